@@ -1,0 +1,20 @@
+/* Fills the table. The one place that says which instruction set replaces what. */
+#include "table.h"
+
+void h3_table_init(h3_table *table, unsigned cpu) {
+    *table = (h3_table){0};
+    table->pool_run = h3_pool_run;
+    h3_fill_expand_c(table);
+    h3_fill_matmul_c(table);
+    h3_fill_norm_c(table);
+#if defined(__x86_64__)
+    if (cpu & H3_CPU_AVX2) {
+    }
+    if (cpu & H3_CPU_AVX512) {
+    }
+#elif defined(__aarch64__)
+    if (cpu & H3_CPU_NEON) {
+    }
+#endif
+    (void)cpu;
+}

@@ -1,0 +1,18 @@
+"""Error codes of csrc become exceptions here and nowhere else."""
+
+from h3core.kernels.csrc cimport H3_BAD_SHAPE, H3_NO_KERNEL, H3_NO_MEMORY, H3_NO_THREAD, H3_OK, h3_status
+
+
+cdef int check(h3_status status, str what) except -1:
+    """Raises what the code means; `what` names the operation, for people."""
+    if status == H3_OK:
+        return 0
+    if status == H3_NO_MEMORY:
+        raise MemoryError(f"{what}: out of memory")
+    if status == H3_BAD_SHAPE:
+        raise ValueError(f"{what}: sizes that this kernel does not accept")
+    if status == H3_NO_KERNEL:
+        raise NotImplementedError(f"{what}: no kernel for this format")
+    if status == H3_NO_THREAD:
+        raise RuntimeError(f"{what}: the system would not start a thread")
+    raise RuntimeError(f"{what}: unknown status {<int>status}")
