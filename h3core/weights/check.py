@@ -1,4 +1,4 @@
-"""The checks before anything heavy: every tensor a part needs is there, in the right shape, and the parts fit together."""
+"""The checks before anything heavy: every tensor a part needs is there in the right shape, the parts fit together."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def check_together(model: ModelFiles) -> None:
         )
     if model.manifest.tap > text["num_hidden_layers"]:
         raise ModelError(
-            f"the text encoder has {text['num_hidden_layers']} layers, the model reads the state after layer {model.manifest.tap}; "
-            "use the text encoder that belongs to this model."
+            f"the text encoder has {text['num_hidden_layers']} layers, the model reads the state after layer "
+            f"{model.manifest.tap}; use the text encoder that belongs to this model."
         )
     for field, part, word in (
         ("in_channels", model.video_vae, "video"),

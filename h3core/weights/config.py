@@ -79,7 +79,7 @@ AUDIO_VAE: Config = {
     ],
 }  # fmt: skip
 
-# Qwen3-VL-32B. Text fields lie flat, the tower's under "vision" ({} when the file has no tower).
+# Qwen3-VL-32B. Text fields lie flat, the tower's under "vision_config" ({} when the file has no tower).
 TEXT_ENCODER: Config = {
     "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64,
     "num_key_value_heads": 8,
@@ -210,7 +210,7 @@ def _text_encoder(raw: Mapping[str, Any], where: str) -> Config:
         rope = vision.get("rope_parameters")
         if isinstance(rope, dict) and "rope_theta" in rope:
             fields["rope_theta"] = rope["rope_theta"]
-        config["vision"] = _checked(VISION, fields, f"{where}: vision_config")
+        config["vision_config"] = _checked(VISION, fields, f"{where}: vision_config")
     return config
 
 
@@ -224,11 +224,12 @@ def complete(kind: str, given: Config, weights: Mapping[str, Weight], where: str
     for name, value in shown.items():
         if name not in _LAYERS and name in given and given[name] != value:
             raise ModelError(
-                f"{where} says {name} {given[name]} but the tensors have {value}; config and weights belong to different models."
+                f"{where} says {name} {given[name]} but the tensors have {value}; "
+                "use the config that came with the weights."
             )
     config = {name: shown.get(name, given.get(name, default)) for name, default in DEFAULTS[kind].items()}
     if kind == "text_encoder":
-        config["vision"] = _vision(given.get("vision", {}), weights, where)
+        config["vision_config"] = _vision(given.get("vision_config", {}), weights, where)
     for name in ("latents_mean", "latents_std"):
         if name in config and len(config[name]) != config["latent_channels"]:
             raise ModelError(

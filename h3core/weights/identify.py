@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,9 @@ def read_manifest(index: dict[str, Any], partition: str, where: str) -> Manifest
         raise ModelError(f"{where}: _minimax_h3 must be a table.")
     release = Manifest(partition=partition, tasks=("t2va", "fl2va") if partition == "fl2va" else ("ref2va",))
 
-    def field(name: str, right: Any, what: str, make: Any = lambda value: value) -> Any:
+    def field(
+        name: str, what: str, right: Callable[[Any], bool], make: Callable[[Any], Any] = lambda value: value
+    ) -> Any:
         value = block.get(name)
         if value is None:
             return getattr(release, name)
@@ -150,25 +153,29 @@ def read_manifest(index: dict[str, Any], partition: str, where: str) -> Manifest
             raise ModelError(f"{where}: _minimax_h3.{name} is {str(value)[:60]!r}; it must be {what}.")
         return make(value)
 
-    def whole(value: Any) -> bool:
-        return type(value) is int and 1 <= value <= 1 << 20
-
     return Manifest(
-        tap=field("tap", whole, "a whole number of at least 1"),
-        guidance_distilled=field("guidance_distilled", lambda value: isinstance(value, bool), "true or false"),
+        tap=field("tap", "a whole number of at least 1", _whole),
+        guidance_distilled=field("guidance_distilled", "true or false", lambda value: isinstance(value, bool)),
         trained_frames=field(
-            "trained_frames", lambda value: isinstance(value, list) and value and all(map(whole, value)), "a list of frame counts",
+            "trained_frames",
+            "a list of frame counts",
+            lambda value: bool(value) and _list_of(_whole)(value),
             lambda value: tuple(sorted(value)),
         ),
         trained_canvases=field(
             "trained_canvases",
-            lambda value: isinstance(value, list) and value
-            and all(isinstance(each, list) and len(each) == 2 and all(map(whole, each)) for each in value),
             "a list of [width, height]",
+            lambda value: bool(value) and _list_of(_list_of(_whole))(value) and all(len(each) == 2 for each in value),
             lambda value: tuple((width, height) for width, height in value),
         ),
-        partition=field("partition", lambda value: value in PARTITIONS, "'fl2va' or 'ref2va'"),
-        tasks=field(
-            "tasks", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value), "a list of words", tuple
-        ),
-    )  # fmt: skip
+        partition=field("partition", "'fl2va' or 'ref2va'", lambda value: value in PARTITIONS),
+        tasks=field("tasks", "a list of words", _list_of(lambda value: isinstance(value, str)), tuple),
+    )
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= 1 << 20
+
+
+def _list_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(right, value))

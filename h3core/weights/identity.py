@@ -14,7 +14,7 @@ _known: dict[tuple[str, int, int, int], str] = {}  # one process asks again and 
 
 
 def file_identity(path: Path) -> str:
-    """SHA-256 over the size, the first MiB (the header's start) and 64 sampled MiB of the file, hex.
+    """SHA-256 over the size, the header and 64 sampled MiB of the file, hex.
 
     raises: OSError.
     """
@@ -27,7 +27,7 @@ def file_identity(path: Path) -> str:
                 while chunk := file.read(MIB):
                     digest.update(chunk)
             else:
-                # The header: its length is the file's first eight bytes in safetensors; at most the first 16 MiB of it matter here.
+                # The header: a safetensors file begins with its length. 16 MiB of it tell any two files apart.
                 length = 8 + int.from_bytes(file.read(8), "little")
                 file.seek(0)
                 digest.update(file.read(min(max(length, MIB), 16 * MIB)))

@@ -1,4 +1,4 @@
-"""What a model on disk is, once it has been read: parts, their tensors, where the bytes lie. Knows files, not arithmetic."""
+"""What a model on disk is, once it has been opened: its parts, their tensors, where the bytes lie."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from h3core.weights.identity import part_identity
 
 
 class ModelError(ValueError):
-    """A model that cannot be used as it lies there: one sentence that names the file or field and says what to change."""
+    """A model that cannot be used as it lies there: one sentence that names the file or field and what to change."""
 
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Where the rows of a tensor lie inside a stored one: row r is stored row `offset + (r // block) * stride + r % block`.
+    """Where the rows of a tensor lie in a stored one: row r is stored row `offset + (r // block) * stride + r % block`.
 
     Resolved while a weight is expanded or copied, never by rewriting a file. A negative stride swaps two halves.
     """
@@ -35,7 +35,7 @@ class RowOrder:
 
 @dataclass(frozen=True)
 class Weight:
-    """One tensor by its canonical (diffusers) name. Offset and size are those of the WHOLE stored tensor, which may hold more rows."""
+    """One tensor by its canonical (diffusers) name. Offset and size are those of the WHOLE stored tensor."""
 
     name: str
     format: str  # a key of formats.table.FORMATS
@@ -67,7 +67,7 @@ class Part:
 
     @functools.cached_property
     def identity(self) -> str:
-        """Hex digest that stays the same when files are moved or renamed; computed when first asked, it reads up to 64 MiB a file."""
+        """Hex digest, the same when files are moved or renamed; made when first asked, it reads up to 64 MiB a file."""
         layout = sorted((each.name, each.order) for each in self.weights.values() if each.order)
         return part_identity(self.files, repr((self.kind, sorted(self.config.items()), layout)))
 

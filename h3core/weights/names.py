@@ -170,8 +170,8 @@ def _translate(
                 raise ModelError(f"{shown(each.path)}: {name[:NAMES_SHOWN]!r} has {rows} rows, not 3 x heads of {dim}.")
             if qkv_layout not in QKV_LAYOUTS:
                 raise ModelError(
-                    f"{shown(each.path)} does not say in which order its fused q, k, v rows lie; set qkv_layout to 'stacked' "
-                    "(ComfyUI's files) or 'interleaved' (MiniMax's own)."
+                    f"{shown(each.path)} does not say in which order its fused q, k, v rows lie; set "
+                    "qkv_layout to 'stacked' (ComfyUI's files) or 'interleaved' (MiniMax's own)."
                 )
             shape = (rows // 3, *each.shape[1:])
             return [

@@ -19,7 +19,7 @@ MAX_DIMENSIONS = 8
 MAX_JSON = 64 << 20  # index and config files
 NAMES_SHOWN = 60  # characters of a tensor name that a message repeats
 
-# Bits per value of every dtype a header may name; which of them the engine can run is another question (formats/table.py).
+# Bits per value of every dtype a header may name; formats/table.py lists those that the engine can run.
 BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32,
     "U16": 16,
@@ -189,13 +189,14 @@ def _check_spans(path: Path, tensors: dict[str, Tensor], data: int, size: int) -
     for each in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.size_bytes)):
         if each.offset < position and each.size_bytes:
             raise ModelError(
-                f"{shown(path)}: tensor {each.name[:NAMES_SHOWN]!r} overlaps the one before it; download this file again."
+                f"{shown(path)}: tensor {each.name[:NAMES_SHOWN]!r} overlaps another; download this file again."
             )
         unused += max(0, each.offset - position)
         position = max(position, each.offset + each.size_bytes)
     if position > size:
         raise ModelError(
-            f"{shown(path)} ends {position - size} bytes early (has {size}, needs {position}); download this file again."
+            f"{shown(path)} ends {position - size} bytes early (has {size}, needs {position}); "
+            "download this file again."
         )
     return unused + size - position
 
@@ -287,7 +288,8 @@ def _read_index(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
     for name, file in where.items():
         if name not in files[file].tensors:
             raise ModelError(
-                f"{path.parent.name}/{file} lacks {name[:NAMES_SHOWN]!r}, which {path.name} puts there; download both again."
+                f"{path.parent.name}/{file} lacks {name[:NAMES_SHOWN]!r}, which {path.name} puts there; "
+                "download both again."
             )
         tensors[name] = files[file].tensors[name]
     for header in files.values():

@@ -69,7 +69,7 @@ def text_encoder_shapes(c: Config) -> Shapes:
             f"{layer}mlp.up_proj.weight": (ffn, d),
             f"{layer}mlp.down_proj.weight": (d, ffn),
         }
-    return shapes | (_vision_shapes(c["vision"]) if c.get("vision") else {})
+    return shapes | (_vision_shapes(c["vision_config"]) if c.get("vision_config") else {})
 
 
 def _vision_shapes(c: Config) -> Shapes:
@@ -153,7 +153,7 @@ def video_vae_shapes(c: Config) -> Shapes:
 
 
 def audio_vae_shapes(c: Config) -> Shapes:
-    """Convolutions with weight norm appear as `weight_v`; a file may hold the product as `weight` instead (`folded`)."""
+    """Convolutions with weight norm appear as `weight_v`; a file may hold their product instead (`folded`)."""
     d, latent, dim = c["latent_dim"], c["latent_channels"], c["encoder_dim"]
     shapes: Shapes = {}
 
@@ -180,10 +180,16 @@ def audio_vae_shapes(c: Config) -> Shapes:
     normed(f"encoder.block.{last + 2}", d, dim, 3)
 
     shapes |= {"pre_block.attn.qkv.weight": (3 * d, d), "pre_block.attn.q_bias": (d,), "pre_block.attn.v_bias": (d,)}
-    for name, shape in {
-        "norm1": (d,), "norm3": (d,), "norm2": (latent,), "mlp.norm": (latent,), "attn.proj": (latent, latent), "proj": (latent, d),
-        "mlp.w0": (2 * latent, latent), "mlp.w1": (2 * latent, latent), "mlp.w2": (latent, 2 * latent),
-    }.items():  # fmt: skip
+    inside: Shapes = {
+        "norm1": (d,),
+        "norm3": (d,),
+        "norm2": (latent,),
+        "attn.proj": (latent, latent),
+        "proj": (latent, d),
+    }
+    inside |= {"mlp.norm": (latent,), "mlp.w2": (latent, 2 * latent)}
+    inside |= {"mlp.w0": (2 * latent, latent), "mlp.w1": (2 * latent, latent)}
+    for name, shape in inside.items():
         both(f"pre_block.{name}", *shape)
     both("mean_proj", latent, latent, 1)
     both("logs_proj", latent, latent, 1)
