@@ -95,7 +95,7 @@ class Layout:
     """One packed sequence of S rows.
 
     positions: float64 (S, 3), (time, height, width); time in 1/40 s.   tags: int32 (S,), VIDEO, TEXT or AUDIO.
-    video_indices, audio_indices: int32, rows of each modality, conditions first.   text_indices: int32, vision rows too.
+    video_indices, audio_indices: int32, rows of each modality, conditions first.   text_indices: vision rows too.
     """
 
     segments: tuple[Segment, ...]

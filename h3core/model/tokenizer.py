@@ -1,7 +1,7 @@
 """Text to token ids: Qwen2's byte-level BPE and the tokens MiniMax added to it.
 
-Seven of those tokens (`<d>`, `</d>`, `<|cutoff|>`, `<|lyrics_start|>` ...) exist only in tokenizer_config.json; a loader
-that reads tokenizer.json alone splits them into pieces, and the model then never hears the dialogue.
+Seven of those tokens (`<d>`, `</d>`, `<|cutoff|>`, `<|lyrics_start|>` ...) exist only in tokenizer_config.json; a
+loader that reads tokenizer.json alone splits them into pieces, and the model then never hears the dialogue.
 """
 
 from __future__ import annotations

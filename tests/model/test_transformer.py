@@ -1,0 +1,134 @@
+"""The transformer against the reference's vectors, step by step, on the tiny checkpoint in precision exact."""
+
+import json
+
+import numpy as np
+import pytest
+
+from h3core.model import memory
+from h3core.model import transformer as dit
+from h3core.model.layout import Layout, Segment
+from h3core.model.rotary import inverse_frequencies, transformer_tables
+from h3core.model.schedule import Pairs, distinct_pairs
+from tests.golden_files import TINY, compare, golden
+from tests.model.tiny import Recorder, allocate, kernels, load_blocks, load_fixed
+
+FOLDER = TINY / "transformer"
+CONFIG = json.loads((FOLDER / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def network():
+    return dit.Transformer(CONFIG, kernels(), "exact")
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return {
+        "fixed": load_fixed(FOLDER),
+        "refiner": load_blocks(FOLDER, "token_refiner.refiner_blocks."),
+        "blocks": load_blocks(FOLDER, "transformer_blocks."),
+        "adaln": load_blocks(FOLDER, "transformer_blocks.", "adaln_proj."),
+    }
+
+
+def test_time_features_and_embedding(network, weights):
+    want = golden("dit_time")
+    compare("sinusoid", dit.time_features(want["timestep"], 32), want["sinusoid"])
+    compare("sinusoid_released_256", dit.time_features(want["timestep"], 256), want["sinusoid_released_256"])
+    scratch = allocate(memory.modulation_buffers(CONFIG, 8))
+    compare("temb", network.embed_times(want["timestep"], weights["fixed"], scratch), want["temb"])
+
+
+def test_modulation_of_every_time_and_modality(network, weights):
+    want = golden("dit_time")
+    pairs = Pairs(np.repeat(want["timestep"], 3), np.tile(np.arange(3, dtype=np.int32), 8))
+    table = make_table(network, weights, pairs)
+    for row, name in enumerate(("shift_msa", "scale_msa", "gate_msa", "shift_mlp", "scale_mlp", "gate_mlp")):
+        compare(name, table[row], want[f"block0.{name}"])
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_rotary_tables(count):
+    want = golden("dit_rope")
+    config = dit.TransformerConfig(rope_freq_dim=count)
+    compare("inv_freq", inverse_frequencies(10000.0, 2 * count), want[f"freq{count}.inv_freq"], 1e-7)
+    for name, table in zip(("cos", "sin"), transformer_tables(config, want["position_ids"]), strict=True):
+        compare(name, np.tile(table, 2), want[f"freq{count}.{name}"])
+
+
+def test_rotary_application():
+    from h3core.kernels.attention import Attention
+
+    want = golden("dit_rope")
+    cos, sin = transformer_tables(dit.TransformerConfig(rope_freq_dim=4), want["position_ids"])
+    x = want["apply.input"]
+    rows, heads, width = x.shape
+    storage = np.zeros(memory.attention_size_bytes(rows, heads, width, "f32"), np.uint8)
+    q = x.reshape(rows, heads * width).copy()
+    Attention(storage, rows, heads, heads, width, "f32", kernels()).prepare_q(q, None, 0.0, cos, sin)
+    compare("apply.output", q.reshape(x.shape), want["apply.output"])
+
+
+def test_refiner(network, weights):
+    want = golden("dit_refiner")
+    text = want["encoder_hidden_states"]
+    scratch = allocate(memory.refiner_buffers(CONFIG, len(text), "exact"))
+    seen = Recorder(weights["refiner"], scratch["residual"])
+    got = network.refine(text, weights["fixed"], seen, scratch)
+    compare("context_embedder", seen.states[0], want["context_embedder"])
+    for number in range(2):
+        name = f"token_refiner.refiner_blocks.{number}"
+        compare(name, seen.states[number + 1], want[name])
+    compare("token_refiner", got, want["token_refiner"])
+
+
+@pytest.mark.parametrize("case", ["t2va", "fl2va", "equal_t"])
+@pytest.mark.parametrize("chunk_rows", [memory.CHUNK_ROWS, 36])
+def test_forward(network, weights, case, chunk_rows, monkeypatch):
+    monkeypatch.setattr(memory, "CHUNK_ROWS", chunk_rows)
+    want = golden(f"dit_forward_{case}")
+    seen, (video, audio) = forward(network, weights, want, "exact")
+    if case == "t2va":
+        compare("transformer_blocks.0.input", seen.states[0], want["transformer_blocks.0.input"])
+    for number in range(3):
+        name, first = f"transformer_blocks.{number}", 0 if number < 2 else len(want["input.text_indices"])
+        compare(name, seen.states[number + 1][first:], want[name][first:])
+    compare("output.video", video, want["output.video"])
+    compare("output.audio", audio, want["output.audio"])
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 1.2e-2), ("int8", 4e-2)])
+def test_lower_precision_stays_near(weights, precision, tolerance):
+    want = golden("dit_forward_fl2va")
+    _, (video, audio) = forward(dit.Transformer(CONFIG, kernels(), precision), weights, want, precision)
+    compare("output.video", video, want["output.video"], tolerance)
+    compare("output.audio", audio, want["output.audio"], tolerance)
+
+
+def make_table(network, weights, pairs):
+    table = np.full(memory.modulation_table(CONFIG, len(pairs)).shape, np.nan, np.float32)
+    scratch = allocate(memory.modulation_buffers(CONFIG, len(np.unique(pairs.times))))
+    network.modulation(pairs, weights["fixed"], weights["adaln"], scratch, table)
+    assert np.isfinite(table).all()
+    return table
+
+
+def forward(network, weights, inputs, precision):
+    """One pass over a golden file's inputs: (recorder, velocities)."""
+    tags = inputs["input.token_tags"]
+    text, video, audio = (inputs[f"input.{kind}_indices"] for kind in ("text", "video", "audio"))
+    layout = Layout(
+        (Segment("text", 0, len(text), True),), inputs["input.position_ids"], tags, text, video, audio, 0, 0
+    )
+    times = inputs["input.timestep"][inputs["input.timestep_indices"]]
+    pairs = distinct_pairs([(times, tags)])
+    modulation = dit.Modulation(make_table(network, weights, pairs), pairs.index(times, tags))
+    states = inputs["input.encoder_hidden_states"]
+    scratch = allocate(memory.refiner_buffers(CONFIG, len(states), precision))
+    refined = network.refine(states, weights["fixed"], weights["refiner"], scratch)
+    scratch = allocate(memory.transformer_buffers(CONFIG, layout.rows, len(video), len(audio), precision))
+    seen = Recorder(weights["blocks"], scratch["residual"])
+    rows = inputs["input.hidden_states"], inputs["input.audio_hidden_states"], refined
+    rotary = network.rotary(layout)
+    return seen, network.forward(rows, layout, rotary, modulation, weights["fixed"], seen, scratch)
