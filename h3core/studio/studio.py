@@ -1,0 +1,273 @@
+"""Everything a page, the command line or a script can ask for.
+
+    with Studio() as studio:
+        job = studio.wait(studio.add(prompt="a red ball bounces in front of a night sky", seed=7))
+        print(job.output or job.error)
+
+Holds no weights: the worker process does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from h3core.engine.plan import Plan, Settings, SettingsError, make_plan
+from h3core.studio import executor, hardware, jobs, schema
+from h3core.studio.executor import Executor
+from h3core.studio.jobs import Job, Store
+from h3core.studio.schema import ModelFacts, Request, RequestError
+from h3core.weights.identify import open_model
+from h3core.weights.model_files import ModelError, ModelFiles
+
+EMBEDDED = Path(__file__).parent.parent / "micro" / "model"
+POLL_S = 0.25  # how soon something that another process wrote is seen
+MODEL_CACHE_S = 5.0  # a page asks for a plan at every keystroke
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that was found. problem: why it cannot be used, "" if it can."""
+
+    name: str
+    path: str
+    problem: str = ""
+
+
+class Studio:
+    """The facade over schema, plan, store and executor.
+
+    home: user folder, by default H3_HOME or ~/.h3.   models: more model folders to offer.   whole_queue: True runs every waiting
+    job of the user folder (a page), False only those added here.   worker: command of the worker process.
+    """
+
+    def __init__(
+        self,
+        home: str | os.PathLike | None = None,
+        *,
+        models: Sequence[str | os.PathLike] = (),
+        whole_queue: bool = False,
+        worker: Sequence[str] = executor.WORKER,
+    ):
+        self.home = jobs.home_folder(home)
+        self.films = self.home / "films"
+        self._folders = [Path(os.path.abspath(os.path.expanduser(path))) for path in models]
+        self._own: set[int] | None = None if whole_queue else set()
+        self._opened: dict[str, tuple[float, ModelFiles]] = {}
+        self._store = Store(self.home)
+        self._worker = worker
+        self._executor: Executor | None = None  # started when there is something to run
+        executor.recover(self._store, self.home)
+        if whole_queue:
+            self._start()
+
+    def __enter__(self) -> Studio:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the worker. A run of this process that is under way is marked interrupted."""
+        if self._executor:
+            self._executor.close()
+        self._store.close()
+
+    def _start(self) -> Executor:
+        if self._executor is None:
+            self._executor = Executor(self._store, self.home, self._own, self._worker)
+        return self._executor
+
+    # Models
+
+    def models(self) -> list[Model]:
+        """The embedded model, those named at the start, and what lies in the user folder's models/."""
+        try:
+            local = sorted(path for path in (self.home / "models").iterdir() if not path.name.startswith("."))
+        except OSError:
+            local = []
+        found = []
+        for path in dict.fromkeys([*self._folders, EMBEDDED, *local]):
+            try:
+                found.append(Model(self._facts(self._open(str(path))).name, str(path)))
+            except ModelError as error:
+                found.append(Model(path.name, str(path), str(error)))
+        return found
+
+    def facts(self, model: str | os.PathLike | None = None) -> ModelFacts:
+        """What the schema needs to know of a model; None: the first that was named at the start, else the embedded one.
+
+        raises: RequestError when it cannot be used.
+        """
+        try:
+            return self._facts(self._open(self._model_path(model)))
+        except ModelError as error:
+            raise RequestError({"model": f"model: {error}"}) from error
+
+    def _model_path(self, model: Any) -> str:
+        if not isinstance(model, (str, os.PathLike)) or not str(model).strip():
+            return str(self._folders[0] if self._folders else EMBEDDED)
+        if "\0" in str(model):
+            raise ModelError("a path cannot contain a NUL character.")
+        return os.path.abspath(os.path.expanduser(model))
+
+    def _open(self, path: str) -> ModelFiles:
+        """Headers and configs, read again after a few seconds since the person may be repairing them."""
+        now = time.monotonic()
+        if path not in self._opened or now - self._opened[path][0] > MODEL_CACHE_S:
+            self._opened[path] = (now, open_model(path))
+        return self._opened[path][1]
+
+    def _facts(self, files: ModelFiles) -> ModelFacts:
+        name = schema.MICRO if files.path.resolve() == EMBEDDED.resolve() else files.path.name or schema.H3
+        return ModelFacts(name, str(files.path), files.manifest.guidance_distilled)
+
+    # Requests
+
+    def parse(self, values: Mapping[str, Any], *, prompt_required: bool = True) -> Request:
+        """A request from raw values (see schema.FIELDS), checked against the model and the output's folder.
+
+        raises: RequestError with one sentence for each fault.
+        """
+        faults: dict[str, str] = {}
+        try:
+            facts = self.facts(values.get("model"))
+        except RequestError as error:
+            faults, facts = error.faults, ModelFacts()
+        try:
+            request = schema.parse(values, facts, prompt_required=prompt_required)
+        except RequestError as error:
+            raise RequestError(error.faults | faults) from error
+        if request.output and (problem := _cannot_write(Path(request.output))):
+            faults["output"] = f"output: {problem}"
+        if faults:
+            raise RequestError(faults)
+        return request
+
+    def plan(self, request: Request, memory_bytes: int | None = None) -> Plan:
+        """What the request will cost, without loading anything; with the memory that is free now unless another amount is given.
+
+        raises: RequestError when it cannot run whatever the memory.
+        """
+        settings = executor.settings(request, request.seed or 0)
+        settings["prompt"] = request.prompt if request.prompt.strip() else "?"  # a page plans before anything is typed
+        try:
+            files = self._open(request.model)
+            return make_plan(Settings.read(settings), files, memory_bytes or hardware.free_memory_bytes() + self._held_bytes())
+        except (SettingsError, ModelError) as error:
+            raise RequestError({"plan": str(error)}) from error
+
+    def _held_bytes(self) -> int:
+        """Memory of our own worker: the next run takes it over."""
+        return self._executor.held_bytes if self._executor else 0
+
+    def add(self, request: Request | Mapping[str, Any] | None = None, **values: Any) -> int:
+        """Queues a request (or its raw values); the job's number. Returns at once.
+
+        raises: RequestError with one sentence for each fault.
+        """
+        if not isinstance(request, Request):
+            request = self.parse({**(request or {}), **values})
+        plan = self.plan(request, hardware.memory_bytes())  # what is free may change until its turn; what is there may not
+        if not plan.fits:
+            raise RequestError({"plan": plan.sentence})
+        job = self._store.add(request.to_json())
+        if self._own is not None:
+            self._own.add(job)
+        self._start().wake()
+        return job
+
+    # Jobs
+
+    def job(self, job: int) -> Job:
+        """raises: KeyError when there is no such job."""
+        found = self._store.job(job)
+        if found is None:
+            raise KeyError(f"There is no job {job}.")
+        return found
+
+    def jobs(self, limit: int = 50) -> list[Job]:
+        """Newest first."""
+        return self._store.jobs(limit)
+
+    def waiting(self) -> list[Job]:
+        """The running job, then the queued ones in the order they run."""
+        return self._store.waiting()
+
+    def stamp(self) -> tuple[int, int]:
+        """Differs from an earlier stamp when any job changed since."""
+        return self._store.stamp()
+
+    def cancel(self, job: int) -> str:
+        """Cancels a waiting job, asks a running one to stop, leaves an ended one; safe to repeat. Returns the state afterwards.
+
+        raises: KeyError when there is no such job.
+        """
+        state = self._store.ask_cancel(job)
+        if not state:
+            raise KeyError(f"There is no job {job}.")
+        if self._executor:
+            self._executor.wake()
+        return state
+
+    def events(self, job: int) -> Iterator[dict[str, Any]]:
+        """Every message of a job as it comes, from the first; ends when the job has ended. Each has "at", seconds since 1970."""
+        after = 0
+        while True:
+            ended = self.job(job).state in jobs.ENDED  # asked first, so that no message between is lost
+            for number, at, message in self._store.messages(job, after):
+                after = number
+                yield message | {"at": round(at, 3)}
+            if ended:
+                return
+            self._store.wait(POLL_S)
+
+    def wait(self, job: int) -> Job:
+        """Returns when the job has ended, however it ended."""
+        while self.job(job).state not in jobs.ENDED:
+            self._store.wait(POLL_S)
+        return self.job(job)
+
+    # This computer
+
+    @property
+    def serving(self) -> bool:
+        """True while this process runs the queue, False while another one does."""
+        return self._executor is not None and self._executor.serving
+
+    def warm(self) -> None:
+        """Start the worker before the first job needs it."""
+        self._start().warm()
+
+    def machine(self) -> dict[str, Any]:
+        """cpu, isa, threads and version; isa is "" until the worker has said what it uses."""
+        from h3core.version import VERSION
+
+        hello = self._executor.hello if self._executor else {}
+        cpu = hardware.short_cpu_name(str(hello["cpu"])) if hello.get("cpu") else hardware.cpu_name()
+        return {
+            "cpu": cpu,
+            "isa": hello.get("isa_name") or hello.get("isa") or "",
+            "threads": hello.get("threads") or hardware.physical_cores(),
+            "version": VERSION,
+        }
+
+
+def _cannot_write(path: Path) -> str:
+    """Why a film cannot be written there, "" if it can: the folder is there, takes a new file, and the name is no folder."""
+    if path.is_dir():
+        return f"{path} is a folder; add a file name that ends in .mp4."
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist; make it or choose another."
+    if len(os.fsencode(path.name)) > 240:  # 255 on every common file system, less what temporary names add
+        return f"the file name has {len(os.fsencode(path.name))} bytes; at most 240 are possible."
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            return ""
+    except OSError as error:
+        return f"the folder {path.parent} cannot be written to ({error.strerror}); choose another."
