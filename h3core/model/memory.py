@@ -7,13 +7,13 @@ only the residual stream and the packed keys and values grow with the film.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from h3core.model.config import TextConfig, TransformerConfig
+from h3core.model.config import TextConfig, TransformerConfig, VisionConfig
 from h3core.model.precision import attention_kind, kind
 from h3core.model.tiling import Tiles, decode_plan, encode_plan
 from h3core.model.vae_config import AudioVaeConfig, VideoVaeConfig
@@ -152,6 +152,28 @@ def text_buffers(config: TextConfig | Mapping[str, Any], rows: int, precision: s
         "attention": Buffer((attention,), "uint8"),
         "work": Buffer((chunk * max(2 * inner, own.intermediate_size),)),
     }
+
+
+def vision_buffers(
+    config: VisionConfig | Mapping[str, Any], grids: Sequence[tuple[int, int, int]], precision: str
+) -> dict[str, Buffer]:
+    """Scratch of VisionEncoder.encode over all these grids of patches; "merged" and "deep" hold its result."""
+    own = VisionConfig.of(config)
+    of_kind = kind(precision, "vision")
+    rows, frame_rows = sum(t * h * w for t, h, w in grids), max(h * w for _, h, w in grids)
+    chunk, four = min(rows, CHUNK_ROWS), own.spatial_merge_size**2
+    widths = (own.patch_values, own.hidden_size, own.intermediate_size, four * own.hidden_size)
+    merged = rows // four
+    attention = attention_size_bytes(frame_rows, own.num_heads, own.head_dim, attention_kind(precision, "vision"))
+    return {
+        "residual": Buffer((rows, own.hidden_size)),
+        "rows": _packed(chunk, *((width, of_kind) for width in widths)),
+        "attention": Buffer((attention,), "uint8"),
+        "work": Buffer((chunk * max(2 * own.hidden_size, own.intermediate_size, four * own.hidden_size),)),
+        "merged": Buffer((merged, own.out_hidden_size)),
+        "deep": Buffer((len(own.deepstack_visual_indexes), merged, own.out_hidden_size)),
+    }
+
 
 
 def video_decode_buffers(

@@ -6,7 +6,7 @@ read. source: transformers 5.24.0, Qwen3VLTextModel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,3 +91,28 @@ def _feed_forward(layer: Block) -> FeedForwardWeights:
     return FeedForwardWeights(
         value=layer["mlp.up_proj.weight"], gate=layer["mlp.gate_proj.weight"], out=layer["mlp.down_proj.weight"]
     )
+
+
+def multimodal_positions(kinds: np.ndarray, grids: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Positions of a presentation with pictures: a text row advances all axes, a picture counts rows and columns.
+
+    kinds: int (m,), 0 for text (start and end tokens too), else one number per kind of pad token.
+    grids: (rows, columns) after merging, one for each run of pad tokens in turn.
+    Result: int64 (3, m).   raises: ValueError when runs and grids disagree.   source: Qwen3VLModel.get_rope_index.
+    """
+    bounds = [0, *(np.flatnonzero(np.diff(kinds)) + 1), len(kinds)]
+    remaining, cursor, parts = list(grids), 0, []
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        if kinds[start] == 0:
+            parts.append(np.tile(np.arange(cursor, cursor + end - start), (3, 1)))
+            cursor += end - start
+            continue
+        if not remaining or remaining[0][0] * remaining[0][1] != end - start:
+            raise ValueError(f"{end - start} picture rows do not match the picture's grid")
+        rows, columns = remaining.pop(0)
+        down, across = (axis.reshape(-1) for axis in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
+        parts.append(cursor + np.stack([np.zeros_like(down), down, across]))
+        cursor += max(rows, columns)
+    if remaining:
+        raise ValueError(f"{len(remaining)} pictures have no rows in the text")
+    return np.concatenate(parts, 1)
