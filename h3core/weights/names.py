@@ -74,12 +74,14 @@ _AUDIO_VAE = (  # newer torch spells weight norm this way; the release has weigh
     (re.compile(r"\.parametrizations\.weight\.original0$"), ".weight_g"),
     (re.compile(r"\.parametrizations\.weight\.original1$"), ".weight_v"),
 )
-_TEXT_ENCODER = ((re.compile(r"^model\.visual\."), "visual."),)
+_TOWER = re.compile(
+    r"^(?:text_encoders\.qwen3vl_32b\.transformer\.)?(?:model\.)?(visual\.)"
+)  # lies beside the language model
 _RENAMES = {
     "transformer": _TRANSFORMER,
     "video_vae": _VIDEO_VAE,
     "audio_vae": _AUDIO_VAE,
-    "text_encoder": _TEXT_ENCODER,
+    "text_encoder": (),
 }
 
 # Tensors of a release that nothing reads: recomputed, zero, or after the layer that is tapped (spec §3, §6.3, §17.3).
@@ -94,11 +96,19 @@ _GATE_FIRST = re.compile(r"(.*\.)(mlp\.fc1|ff\.w1)\.(weight|bias)$")
 
 
 def strip_prefix(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part's tensors without the prefix of the program that wrote the file; other names stay as they are."""
+    """The part's tensors without the prefix of the program that wrote the file; what lies outside it is left out.
+
+    raises: ModelError when two names become one.
+    """
     prefix = prefix_of(kind, tensors) or ""
-    stripped = {}
+    stripped: dict[str, Tensor] = {}
     for name, each in tensors.items():
-        short = name[len(prefix) :] if name.startswith(prefix) else name
+        if name.startswith(prefix):
+            short = name[len(prefix) :]
+        elif kind == "text_encoder" and (tower := _TOWER.match(name)):
+            short = name[tower.start(1) :]
+        else:
+            continue
         if short in stripped:
             raise ModelError(
                 f"{shown(each.path)} has {short[:NAMES_SHOWN]!r} with and without a prefix; keep one of the two."
@@ -170,8 +180,9 @@ def _translate(
                 raise ModelError(f"{shown(each.path)}: {name[:NAMES_SHOWN]!r} has {rows} rows, not 3 x heads of {dim}.")
             if qkv_layout not in QKV_LAYOUTS:
                 raise ModelError(
-                    f"{shown(each.path)} does not say in which order its fused q, k, v rows lie; set "
-                    "qkv_layout to 'stacked' (ComfyUI's files) or 'interleaved' (MiniMax's own)."
+                    f"{shown(each.path)} does not say in which order its fused q, k, v rows lie; write "
+                    f'{{"qkv_layout": "stacked"}} (ComfyUI\'s files) or "interleaved" (MiniMax\'s own) '
+                    f"into {each.path.stem}.json beside it."
                 )
             shape = (rows // 3, *each.shape[1:])
             return [

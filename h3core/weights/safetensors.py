@@ -9,9 +9,13 @@ import json
 import os
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from h3core.weights.formats.table import FORMATS, SAFETENSORS
 from h3core.weights.model_files import ModelError, shown
 
 MAX_HEADER = 100_000_000  # the limit of the reference reader; a 1058-tensor text encoder needs 130 kB
@@ -201,7 +205,7 @@ def _check_spans(path: Path, tensors: dict[str, Tensor], data: int, size: int) -
     return unused + size - position
 
 
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 PICKLES = (".pt", ".pth", ".ckpt", ".bin", ".pickle", ".pkl")
 
 
@@ -222,10 +226,10 @@ def read_part(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
     standard = [path for path in found if path.name in ("diffusion_pytorch_model.safetensors", "model.safetensors")]
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     if standard:
-        return _read_files(standard[:1])
+        return read_files(standard[:1])
     if indexes:
         return _read_index(indexes[0])
-    shards = {path: match for path in found if (match := _SHARD.fullmatch(path.name))}
+    shards = {path: match for path in found if (match := SHARD.fullmatch(path.name))}
     if shards:
         match = next(iter(shards.values()))
         total = int(match[3])
@@ -235,9 +239,9 @@ def read_part(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
         for path in wanted:
             if not path.exists():
                 raise ModelError(f"{shown(path)} is missing; download it into this folder.")
-        return _read_files(wanted)
+        return read_files(wanted)
     if len(found) == 1:
-        return _read_files(found)
+        return read_files(found)
     if found:
         names = ", ".join(path.name for path in found[:3])
         raise ModelError(f"{folder.name} holds {len(found)} weight files ({names}); keep the one to use.")
@@ -246,12 +250,8 @@ def read_part(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
     raise ModelError(f"{folder.name} holds no .safetensors file; download the weights into {folder}.")
 
 
-def read_files(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
-    """Tensors of several files together, each name once."""
-    return _read_files(paths)
-
-
-def _read_files(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
+def read_files(paths: Sequence[Path]) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
+    """Tensors, metadata and paths of files that together hold one part. raises: ModelError, also for a repeated name."""
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     for path in paths:
@@ -295,3 +295,23 @@ def _read_index(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
     for header in files.values():
         metadata.update(header.metadata)
     return tensors, metadata, tuple(header.path for header in files.values())
+
+
+def read_values(tensor: Tensor) -> list[float]:
+    """The numbers of a small tensor, as latent statistics are.
+
+    raises: ModelError for a large one, or a storage format that this build cannot read.
+    """
+    if tensor.dtype not in SAFETENSORS or tensor.size_bytes > 1 << 16:
+        raise ModelError(
+            f"{shown(tensor.path)}: {tensor.name[:NAMES_SHOWN]!r} is no short list of numbers; download it again."
+        )
+    try:
+        with open(tensor.path, "rb") as file:
+            file.seek(tensor.offset)
+            raw = np.frombuffer(file.read(tensor.size_bytes), np.uint8)
+    except OSError as error:
+        raise ModelError(
+            f"{shown(tensor.path)} cannot be read ({error.strerror}); check the disk it lies on."
+        ) from error
+    return [float(value) for value in FORMATS[SAFETENSORS[tensor.dtype]].decode(raw)]

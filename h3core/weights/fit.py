@@ -6,7 +6,7 @@ from h3core.weights.model_files import ModelError, ModelFiles, Part, shown
 from h3core.weights.shapes import SHAPES, folded
 
 
-def check_part(part: Part) -> None:
+def require_tensors(part: Part) -> None:
     """Compare a part's tensors with its config.
 
     raises: ModelError naming the first tensor that is missing or has another shape.
@@ -39,7 +39,7 @@ def check_part(part: Part) -> None:
         )
 
 
-def check_together(model: ModelFiles) -> None:
+def require_fit(model: ModelFiles) -> None:
     """The parts fit each other.
 
     raises: ModelError naming the two that do not.
