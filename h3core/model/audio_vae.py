@@ -21,20 +21,9 @@ from h3core.model.vae_config import AudioVaeConfig
 
 NORM_EPS = 1e-5
 RESIDUAL_DILATIONS = (1, 3, 9)  # of the three residual units of an encoder stage
-DECODER = ("decoder.", "dec_in_proj.")
 
 # How a weight-normalised convolution may be spelled: length of each filter, then its direction.
 _SPELLINGS = ((".weight_g", ".weight_v"), (".parametrizations.weight.original0", ".parametrizations.weight.original1"))
-
-
-def decoder_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """What the decoder needs, under the checkpoint's names."""
-    return {name: weight for name, weight in weights.items() if name.startswith(DECODER)}
-
-
-def encoder_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """What the encoder needs, under the checkpoint's names."""
-    return {name: weight for name, weight in weights.items() if not name.startswith(DECODER)}
 
 
 def fold_weight_norm(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +60,8 @@ class AudioVae:
     def decode(self, latents: np.ndarray, weights: Mapping[str, Any], scratch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Waveform (B, A * 800) float32 of latents (B, 32, A) in VAE space.
 
-        weights: fold_weight_norm(decoder_weights(weights) loaded).  scratch: arrays of memory.audio_decode_buffers.
+        weights: dec_in_proj and decoder, by full name, through fold_weight_norm.  scratch: arrays of
+        memory.audio_decode_buffers.
         """
         layers = _Layers(weights, self.kernels, scratch)
         waveform = np.empty((len(latents), latents.shape[2] * self.config.hop), np.float32)
@@ -114,8 +104,8 @@ class AudioVae:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and log standard deviation, (B, 32, A) float32 each, of a waveform (B, samples) float32.
 
-        The end is padded with silence to a whole latent. weights: fold_weight_norm(encoder_weights(weights) loaded).
-        scratch: arrays of memory.audio_encode_buffers.
+        The end is padded with silence to a whole latent. weights: all the others,
+        by full name, through fold_weight_norm.  scratch: arrays of memory.audio_encode_buffers.
         """
         layers = _Layers(weights, self.kernels, scratch)
         latents = -(-waveform.shape[1] // self.config.encoder_hop)

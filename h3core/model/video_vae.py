@@ -37,31 +37,6 @@ SHORT_LATENTS = 7  # what a still or a 5-frame clip is padded to before it can b
 Block = Mapping[str, Any]  # loaded weights by name: matrices for linear layers, float32 arrays for the rest
 Arrays = Mapping[str, np.ndarray]
 
-BLOCK_PREFIX = "decoder.transformer_blocks."
-DECODER = ("decoder.", "post_quant_conv.")
-ENCODER = ("encoder.", "quant_conv.")
-
-
-def decoder_blocks(weights: Mapping[str, Any], layers: int) -> list[dict[str, Any]]:
-    """The decoder's blocks, one mapping each with the names inside a block: `norm1.weight`, `attn.to_q.weight`, ..."""
-    blocks: list[dict[str, Any]] = [{} for _ in range(layers)]
-    for name, weight in weights.items():
-        if name.startswith(BLOCK_PREFIX):
-            layer, inner = name.removeprefix(BLOCK_PREFIX).split(".", 1)
-            blocks[int(layer)][inner] = weight
-    return blocks
-
-
-def decoder_fixed(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """What the decoder needs besides its blocks, under the checkpoint's names."""
-    own = [name for name in weights if name.startswith(DECODER) and not name.startswith(BLOCK_PREFIX)]
-    return {name: weights[name] for name in own}
-
-
-def encoder_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """What the encoder needs, under the checkpoint's names."""
-    return {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-
 
 def from_pixels(frames: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """uint8 RGB (..., 3) to ImageNet-normalised float32, into `out` if given."""
@@ -151,12 +126,16 @@ class VideoVae:
         """Frames in order, a clip at a time: uint8 (n, H, W, 3).
 
         latents: (24, T, h, w) float32 in VAE space, T >= 3 (decode_still for less).
-        fixed: decoder_fixed(weights) loaded.  blocks: decoder_blocks(weights) loaded, in order; read
-        DecodePlan.passes(batch) times.  scratch: arrays of memory.video_decode_buffers.
+        fixed: post_quant_conv and everything of the decoder but its blocks, by full name.  blocks: the decoder's blocks
+        in order, by the names within one (`norm1.weight`, `attn.to_q.weight`, ...); iterated DecodePlan.passes(batch)
+        times.  scratch: arrays of memory.video_decode_buffers, which fix the batch.
         raises: ValueError for T < 3.
         """
         for values in self.decode_values(latents, fixed, blocks, scratch):
-            yield to_pixels(values)
+            frames = np.empty(values.shape, np.uint8)
+            for frame, value in zip(frames, values, strict=True):  # one at a time: a clip in float32 may be 200 MB
+                np.copyto(frame, to_pixels(value))
+            yield frames
 
     def decode_still(self, latents: np.ndarray, fixed: Block, blocks: Iterable[Block], scratch: Arrays) -> np.ndarray:
         """One latent frame to one frame, two to five: uint8 (1 or 5, H, W, 3); scratch for seven latents."""
@@ -284,8 +263,8 @@ class VideoVae:
     def encode(self, frames: np.ndarray, weights: Block, scratch: Arrays) -> np.ndarray:
         """Moments (48, T, h, w) float32, mean then log-variance, of frames (F, H, W, 3) uint8.
 
-        H and W are multiples of 16, at least 32.  weights: encoder_weights(weights) loaded.  scratch: arrays of
-        memory.video_encode_buffers.  One frame gives one latent; else the last frame is repeated up to whole clips.
+        H and W are multiples of 16, at least 32.  weights: encoder and quant_conv, by full name.  scratch: arrays
+        of memory.video_encode_buffers.  One frame gives one latent; else the last frame is repeated up to whole clips.
         """
         config = self.config
         plan = encode_plan(config, *frames.shape[:3])

@@ -7,24 +7,24 @@ import pytest
 
 from h3core.kernels.table import Kernels
 from h3core.model import memory
-from h3core.model.audio_vae import AudioVae, decoder_weights, encoder_weights, fold_weight_norm
+from h3core.model.audio_vae import AudioVae, fold_weight_norm
 from tests.golden_files import TINY, compare, golden
 from tests.model.tiny import allocate
-from tests.model.vae_weights import as_block, load_tiny
+from tests.model.vae_weights import as_block, load_tiny, only
 
 CONFIG = json.loads((TINY / "audio_vae" / "config.json").read_text())
-HOP = 40
+DECODER = ("dec_in_proj.", "decoder.")
 KERNELS = Kernels(threads=2)
 
 
 def decode(latents: np.ndarray, kernels: Kernels = KERNELS) -> np.ndarray:
-    weights = fold_weight_norm(as_block(decoder_weights(load_tiny("audio_vae")), kernels))
+    weights = fold_weight_norm(as_block(only(load_tiny("audio_vae"), *DECODER), kernels))
     arrays = allocate(memory.audio_decode_buffers(CONFIG, latents.shape[2]))
     return AudioVae(CONFIG, kernels).decode(latents, weights, arrays)
 
 
 def encode(waveform: np.ndarray, kernels: Kernels = KERNELS) -> tuple[np.ndarray, np.ndarray]:
-    weights = fold_weight_norm(as_block(encoder_weights(load_tiny("audio_vae")), kernels))
+    weights = fold_weight_norm(as_block(only(load_tiny("audio_vae"), "", but=DECODER), kernels))
     arrays = allocate(memory.audio_encode_buffers(CONFIG, waveform.shape[1]))
     return AudioVae(CONFIG, kernels).encode(waveform, weights, arrays)
 

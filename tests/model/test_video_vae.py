@@ -9,20 +9,13 @@ import pytest
 from h3core.kernels.table import Kernels
 from h3core.model import memory, tiling
 from h3core.model.vae_config import VideoVaeConfig
-from h3core.model.video_vae import (
-    VideoVae,
-    decoder_blocks,
-    decoder_fixed,
-    encoder_weights,
-    from_pixels,
-    pad_short,
-    to_pixels,
-)
+from h3core.model.video_vae import VideoVae, from_pixels, pad_short, to_pixels
 from tests.golden_files import TINY, compare, compare_uint8, golden, relative_l2
 from tests.model.tiny import allocate
-from tests.model.vae_weights import as_block, load_tiny
+from tests.model.vae_weights import as_block, load_tiny, numbered, only
 
 CONFIG = json.loads((TINY / "vae" / "config.json").read_text())
+BLOCKS = "decoder.transformer_blocks."
 TILED = {**CONFIG, "tile_size": 48, "tile_overlap": 16}
 
 
@@ -32,8 +25,9 @@ class Decoder:
     def __init__(self, kernels: Kernels, stored: str = "f32"):
         weights = load_tiny("vae")
         self.kernels = kernels
-        self.fixed = as_block(decoder_fixed(weights), kernels, stored)
-        layers = decoder_blocks(weights, CONFIG["decoder_num_layers"])
+        fixed = only(weights, "decoder.", "post_quant_conv.", but=BLOCKS)
+        self.fixed = as_block(fixed, kernels, stored)
+        layers = numbered(weights, BLOCKS, CONFIG["decoder_num_layers"])
         self.blocks = [as_block(block, kernels, stored) for block in layers]
 
     def values(
@@ -62,7 +56,7 @@ def encode(frames: np.ndarray, config: dict = CONFIG, kernels: Kernels | None = 
     frames = np.ascontiguousarray(frames.transpose(1, 2, 3, 0))
     vae = VideoVae(config, kernels or decoder().kernels)
     arrays = allocate(memory.video_encode_buffers(config, *frames.shape[:3]))
-    return vae.encode(frames, encoder_weights(load_tiny("vae")), arrays)
+    return vae.encode(frames, only(load_tiny("vae"), "encoder.", "quant_conv."), arrays)
 
 
 @pytest.mark.parametrize("latents", [3, 4, 5, 6, 7, 8, 9, 12, 13])

@@ -12,6 +12,17 @@ def load_tiny(part: str) -> dict[str, np.ndarray]:
     return load_file(TINY / part / "diffusion_pytorch_model.safetensors")
 
 
+def only(weights: dict, *prefixes: str, but: str | tuple[str, ...] = "nothing") -> dict:
+    """Those whose name starts with one of the prefixes and not with `but`."""
+    return {name: weights[name] for name in weights if name.startswith(prefixes) and not name.startswith(but)}
+
+
+def numbered(weights: dict, prefix: str, count: int) -> list[dict]:
+    """Block after block, with the names within one."""
+    blocks = [f"{prefix}{number}." for number in range(count)]
+    return [{name.removeprefix(block): weights[name] for name in only(weights, block)} for block in blocks]
+
+
 def as_block(weights: dict[str, np.ndarray], kernels, stored: str = "f32") -> dict:
     """Linear layers become matrices stored as f32 or bf16, everything else stays an array."""
     return {
