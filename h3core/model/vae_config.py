@@ -52,7 +52,7 @@ class VideoVaeConfig:
     @classmethod
     def of(cls, config: Mapping[str, Any] | VideoVaeConfig) -> VideoVaeConfig:
         """From the config mapping of a checkpoint."""
-        return config if isinstance(config, cls) else cls(**_known_fields(cls, config))
+        return cls(**_known_fields(cls, config)) if isinstance(config, Mapping) else config
 
     @property
     def space(self) -> int:
@@ -121,7 +121,7 @@ class AudioVaeConfig:
     @classmethod
     def of(cls, config: Mapping[str, Any] | AudioVaeConfig) -> AudioVaeConfig:
         """From the config mapping of a checkpoint."""
-        return config if isinstance(config, cls) else cls(**_known_fields(cls, config))
+        return cls(**_known_fields(cls, config)) if isinstance(config, Mapping) else config
 
     @property
     def hop(self) -> int:
