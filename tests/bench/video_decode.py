@@ -62,7 +62,8 @@ def main() -> None:
     kernels = Kernels(threads=given.threads)
     fixed = as_block(weights, kernels)
     print(
-        f"{kernels.name}, {kernels.threads} threads: {plan.frames} frames {given.size}, {plan.units} units of {plan.rows} rows"
+        f"{kernels.name}, {kernels.threads} threads: {plan.frames} frames {given.size}, "
+        f"{plan.units} units of {plan.rows} rows"
     )
     for precision, stored in (("exact", "f32"), ("bf16", "bf16")):
         blocks = [as_block(block, kernels, stored) for block in layers]
