@@ -191,6 +191,8 @@ void h3_pool_destroy(h3_pool *pool) {
     free(pool);
 }
 
+int h3_pool_threads(const h3_pool *pool) { return pool->threads; }
+
 /* No worker is inside a job here, so the buffers may move. */
 static h3_status reserve(h3_pool *pool, int64_t scratch_bytes) {
     if ((size_t)scratch_bytes <= pool->scratch_bytes)

@@ -20,6 +20,8 @@ h3_pool *h3_pool_create(int threads);
 /* Ends and joins the workers. NULL is allowed. */
 void h3_pool_destroy(h3_pool *pool);
 
+int h3_pool_threads(const h3_pool *pool);
+
 /*
  * Calls fn for every item 0 .. items-1 and returns when all are done. Threads take the next free item, so the order
  * and the thread of an item change from run to run: an item must write its own output only. One run at a time; a

@@ -7,6 +7,12 @@ void h3_table_init(h3_table *table, unsigned cpu) {
     h3_fill_expand_c(table);
     h3_fill_matmul_c(table);
     h3_fill_norm_c(table);
+    h3_fill_attention_c(table);
+    h3_fill_conv_c(table);
+    h3_fill_group_norm_c(table);
+    h3_fill_elementwise_c(table);
+    h3_fill_audio_c(table);
+    h3_fill_sampler_c(table);
 #if defined(__x86_64__)
     if (cpu & H3_CPU_AVX2) {
     }

@@ -10,9 +10,14 @@
 
 #include <stdint.h>
 
+#include "attention.h"
+#include "audio.h"
+#include "conv.h"
 #include "cpu.h"
+#include "group_norm.h"
 #include "pool.h"
 #include "quant.h"
+#include "sampler.h"
 #include "status.h"
 
 /* ---- shapes that packed data and kernels share; every instruction set uses the same layouts ---- */
@@ -89,6 +94,12 @@ typedef struct {
     h3_order order;
 } h3_matrix;
 
+static inline const void *h3_stored_row(const h3_matrix *w, int64_t row) {
+    const h3_format_info *format = &h3_formats[w->format];
+    int64_t row_bytes = w->k / format->block_values * format->block_bytes;
+    return (const char *)w->stored + h3_order_row(&w->order, w->first + row) * row_bytes;
+}
+
 typedef enum { H3_STORE = 0, H3_ADD = 1, H3_SWIGLU = 2 } h3_finish;
 
 /* What happens to a finished sum. Columns are of y: for H3_SWIGLU a panel holds 16 value and 16 gate columns. */
@@ -115,7 +126,7 @@ typedef void (*h3_expand_fn)(void *panel, const void *const *rows, int64_t k, h3
 /* tile (12, 32) float = block of packed rows . panel. Rows from `used` on (1 .. 12) may hold anything afterwards. */
 typedef void (*h3_tile_fn)(float *tile, const void *block, const void *panel, int64_t k, int64_t used);
 
-/* sums[r] = x[r] . stored row, r < m <= H3_DOT_ROWS; x (m, k) float, plain. For few rows: weights are read once, unpacked. */
+/* sums[r] = x[r] . stored row, r < m <= H3_DOT_ROWS; x (m, k) plain float. For few rows, where a panel is not worth it. */
 #define H3_DOT_ROWS 4
 typedef void (*h3_dot_fn)(float *sums, const void *row, const float *x, int64_t m, int64_t k);
 
@@ -149,6 +160,13 @@ typedef struct h3_table {
     h3_finish_fn finish[3];
     h3_pack_fn pack[H3_KINDS];
     h3_map_fn map[H3_MAPS];
+    h3_attention_prepare_fn attention_prepare;
+    h3_attention_steps attention[H3_ATTENTION_KINDS];
+    h3_conv_tile_fn conv_tile;
+    h3_moments_fn moments;
+    h3_affine_fn affine, affine_silu;
+    h3_snake_fn snake;
+    h3_antialiased_fn antialiased;
 
     /* drivers */
     h3_pool_run_fn pool_run;
@@ -156,6 +174,19 @@ typedef struct h3_table {
     h3_pack_rows_fn pack_rows;
     h3_dequantize_fn dequantize;
     h3_map_all_fn map_all;
+    h3_attention_put_k_fn attention_put_k;
+    h3_attention_put_v_fn attention_put_v;
+    h3_attention_prepare_q_fn attention_prepare_q;
+    h3_attention_run_fn attention_run;
+    h3_conv_pack_fn conv_pack;
+    h3_convolve_fn convolve;
+    h3_group_norm_fn group_norm;
+    h3_row_norm_fn row_norm;
+    h3_snake_all_fn snake_all;
+    h3_antialiased_all_fn antialiased_all;
+    h3_step_fn step;
+    h3_guide_fn guide;
+    h3_noised_fn noised;
 } h3_table;
 
 /* Portable C fills every slot and driver; then each instruction set in `cpu` replaces the slots it has. */
@@ -165,6 +196,12 @@ void h3_table_init(h3_table *table, unsigned cpu);
 void h3_fill_expand_c(h3_table *table);
 void h3_fill_matmul_c(h3_table *table);
 void h3_fill_norm_c(h3_table *table);
+void h3_fill_attention_c(h3_table *table);
+void h3_fill_conv_c(h3_table *table);
+void h3_fill_group_norm_c(h3_table *table);
+void h3_fill_elementwise_c(h3_table *table);
+void h3_fill_audio_c(h3_table *table);
+void h3_fill_sampler_c(h3_table *table);
 
 #if defined(__x86_64__)
 #endif

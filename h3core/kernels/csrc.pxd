@@ -33,6 +33,90 @@ cdef extern from "pool.h" nogil:
     void h3_pool_destroy(h3_pool *pool)       # links: table.pyx only
 
 cdef extern from "table.h" nogil:
+    ctypedef struct h3_table
+
+cdef extern from "attention.h" nogil:
+    enum:
+        H3_ATTENTION_MAX_DIM
+    ctypedef struct h3_attention:
+        void *k
+        void *v
+        int64_t rows, heads, kv_heads, head_dim
+        h3_kind kind
+    ctypedef struct h3_attention_prepare:
+        const float *norm
+        float eps
+        const float *cosine
+        const float *sine
+        int64_t rotary
+    ctypedef h3_status (*h3_attention_put_k_fn)(const h3_table *, h3_pool *, const h3_attention *, const float *k,
+                                                int64_t row0, int64_t count, const h3_attention_prepare *)
+    ctypedef h3_status (*h3_attention_put_v_fn)(const h3_table *, h3_pool *, const h3_attention *, const float *v,
+                                                int64_t row0, int64_t count)
+    ctypedef h3_status (*h3_attention_prepare_q_fn)(const h3_table *, h3_pool *, const h3_attention *, float *q,
+                                                    int64_t count, const h3_attention_prepare *)
+    ctypedef h3_status (*h3_attention_run_fn)(const h3_table *, h3_pool *, const h3_attention *, float *out,
+                                              const float *q, int64_t count, int64_t row0, int causal)
+
+cdef extern from "conv.h" nogil:
+    enum:
+        H3_CONV_COLUMNS
+    ctypedef struct h3_conv:
+        int64_t c_in "in"
+        int64_t out
+        int64_t kernel[3]
+        int64_t stride[3]
+        int64_t dilation[3]
+        const float *panels
+        const float *bias
+        const float *zeros
+    ctypedef struct h3_conv_job:
+        const float *x
+        float *y
+        int64_t x_size[3]
+        int64_t y_size[3]
+        int64_t pad[3]
+        int64_t y_stride
+        int reflect
+    ctypedef struct h3_conv_weight:
+        const float *weight
+        int64_t out_stride, in_stride, first, step
+    ctypedef h3_status (*h3_conv_pack_fn)(const h3_table *, h3_pool *, float *panels, const h3_conv *,
+                                          const h3_conv_weight *)
+    ctypedef h3_status (*h3_convolve_fn)(const h3_table *, h3_pool *, const h3_conv *, const h3_conv_job *)
+
+cdef extern from "group_norm.h" nogil:
+    ctypedef struct h3_group_norm_job:
+        int64_t frames, positions, channels, groups
+        const float *weight
+        const float *bias
+        float eps
+        int silu
+    ctypedef h3_status (*h3_group_norm_fn)(const h3_table *, h3_pool *, float *y, const float *x,
+                                           const h3_group_norm_job *)
+    ctypedef h3_status (*h3_row_norm_fn)(h3_pool *, float *y, const float *x, int64_t m, int64_t k, const float *weight,
+                                         const float *bias, float eps, int layer)
+
+cdef extern from "audio.h" nogil:
+    ctypedef struct h3_antialiased:
+        int64_t times, channels
+        const float *alpha
+        const float *inverse
+        const float *up
+        const float *down
+    ctypedef h3_status (*h3_snake_all_fn)(const h3_table *, h3_pool *, float *y, const float *x, int64_t times,
+                                          int64_t channels, const float *alpha, const float *inverse)
+    ctypedef h3_status (*h3_antialiased_all_fn)(const h3_table *, h3_pool *, float *y, const float *x,
+                                                const h3_antialiased *)
+
+cdef extern from "sampler.h" nogil:
+    ctypedef h3_status (*h3_step_fn)(h3_pool *, float *x, const float *velocity, float *estimate, int64_t n, float t,
+                                     float sigma, float sigma_next)
+    ctypedef h3_status (*h3_guide_fn)(h3_pool *, float *velocity, const float *unconditional, int64_t n, float scale)
+    ctypedef h3_status (*h3_noised_fn)(h3_pool *, float *out, const float *clean, const float *noise, int64_t n,
+                                       float t)
+
+cdef extern from "table.h" nogil:
     enum:
         H3_ROWS, H3_COLUMNS, H3_GROUP, H3_LINE
     ctypedef struct h3_rows:
@@ -69,7 +153,6 @@ cdef extern from "table.h" nogil:
         const int32_t *index
     ctypedef enum h3_map:
         H3_SILU, H3_GELU, H3_GELU_TANH
-    ctypedef struct h3_table
     ctypedef h3_status (*h3_linear_fn)(const h3_table *table, h3_pool *pool, const h3_epilogue *out, const h3_rows *x,
                                        const h3_matrix *w, const h3_matrix *gate)
     ctypedef h3_status (*h3_pack_rows_fn)(const h3_table *table, h3_pool *pool, h3_rows *rows, const h3_pack_job *job)
@@ -81,4 +164,17 @@ cdef extern from "table.h" nogil:
         h3_pack_rows_fn pack_rows
         h3_dequantize_fn dequantize
         h3_map_all_fn map_all
+        h3_attention_put_k_fn attention_put_k
+        h3_attention_put_v_fn attention_put_v
+        h3_attention_prepare_q_fn attention_prepare_q
+        h3_attention_run_fn attention_run
+        h3_conv_pack_fn conv_pack
+        h3_convolve_fn convolve
+        h3_group_norm_fn group_norm
+        h3_row_norm_fn row_norm
+        h3_snake_all_fn snake_all
+        h3_antialiased_all_fn antialiased_all
+        h3_step_fn step
+        h3_guide_fn guide
+        h3_noised_fn noised
     void h3_table_init(h3_table *table, unsigned cpu)    # links: table.pyx only

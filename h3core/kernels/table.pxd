@@ -1,4 +1,4 @@
-from h3core.kernels.csrc cimport h3_pool, h3_table
+from h3core.kernels.csrc cimport h3_map, h3_pool, h3_table
 
 
 cdef class Kernels:
@@ -10,3 +10,5 @@ cdef class Kernels:
     cdef readonly int threads
     cdef readonly tuple features
     cdef readonly str name
+
+    cdef _map(self, x, h3_map map)

@@ -2,12 +2,19 @@
 
 import os
 
+from libc.stdint cimport int64_t
+
+import numpy as np
+
 from h3core.kernels.csrc cimport (
     H3_CPU_ARM_BF16, H3_CPU_AVX2, H3_CPU_AVX512, H3_CPU_AVX512_BF16, H3_CPU_AVX512_VNNI, H3_CPU_DOTPROD, H3_CPU_I8MM,
-    H3_CPU_NEON, H3_GELU, H3_GELU_TANH, H3_SILU, h3_cpu_detect, h3_map, h3_pool_cores, h3_pool_create, h3_pool_destroy,
-    h3_status, h3_table_init,
+    H3_CPU_NEON, H3_FORMATS, H3_GELU, H3_GELU_TANH, H3_SILU, h3_cpu_detect, h3_formats, h3_map, h3_pool_cores,
+    h3_pool_create, h3_pool_destroy, h3_status, h3_table_init,
 )
 from h3core.kernels.status cimport check
+
+# stored formats: name -> (number, values in a block, bytes of a block)
+FORMATS = {h3_formats[i].name.decode(): (i, h3_formats[i].block_values, h3_formats[i].block_bytes) for i in range(H3_FORMATS)}
 
 # what each level may use of what the processor has
 _LEVELS = {
@@ -62,3 +69,27 @@ cdef class Kernels:
 
     def __repr__(self):
         return f"Kernels({self.isa!r}, threads={self.threads})"
+
+    def silu(self, x):
+        """x * sigmoid(x), in place. x: float32, C-contiguous, any shape."""
+        self._map(x, H3_SILU)
+
+    def gelu(self, x):
+        """x * Phi(x), the exact form with erf, in place. x: float32, C-contiguous, any shape."""
+        self._map(x, H3_GELU)
+
+    def gelu_tanh(self, x):
+        """The tanh form of GELU, in place. x: float32, C-contiguous, any shape."""
+        self._map(x, H3_GELU_TANH)
+
+    cdef _map(self, x, h3_map map):
+        cdef h3_status status
+        cdef float[::1] flat
+        if not isinstance(x, np.ndarray) or x.dtype != np.float32 or not x.flags.c_contiguous:
+            raise ValueError("expected a C-contiguous float32 array: it is changed in place")
+        if x.size == 0:
+            return
+        flat = x.reshape(-1)
+        with nogil:
+            status = self.table.map_all(&self.table, self.pool, &flat[0], flat.shape[0], map)
+        check(status, "elementwise function")
