@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import unicodedata
 from pathlib import Path
@@ -12,6 +13,8 @@ SLUG_BYTES = 60  # a name has at most 255 bytes, and Chinese takes three a chara
 def slug(prompt: str) -> str:
     """Letters and digits of the prompt, others as single dashes, at most SLUG_BYTES bytes of UTF-8; "film" if nothing is left."""
     text = unicodedata.normalize("NFC", prompt)
+    if sys.getfilesystemencoding() != "utf-8":
+        text = text.encode("ascii", "ignore").decode("ascii")
     words = "".join(c if c.isalnum() else " " for c in text).split()
     # cutting the bytes may leave part of a character at the end, which "ignore" drops
     cut = "-".join(words).encode("utf-8", "ignore")[:SLUG_BYTES].decode("utf-8", "ignore")

@@ -92,7 +92,7 @@ class Studio:
         except OSError:
             local = []
         found = []
-        for path in dict.fromkeys([*self._folders, EMBEDDED, *local]):
+        for path in dict.fromkeys([*self._folders, *([EMBEDDED] if EMBEDDED.is_dir() else []), *local]):
             try:
                 found.append(Model(self._facts(self._open(str(path))).name, str(path)))
             except ModelError as error:
@@ -108,6 +108,21 @@ class Studio:
             return self._facts(self._open(self._model_path(model)))
         except ModelError as error:
             raise RequestError({"model": f"model: {error}"}) from error
+
+    def check(self, path: str | os.PathLike) -> list[str]:
+        """What a model on disk is, one line for each part: every tensor is there, in the right shape, and the files are whole.
+
+        raises: RequestError when it cannot be used.
+        """
+        try:
+            files = self._open(self._model_path(path))
+        except ModelError as error:
+            raise RequestError({"model": str(error)}) from error
+        lines = [f"{files.path} can be used."]
+        for part in files.parts:
+            formats = ", ".join(sorted({weight.format for weight in part.weights.values()}))
+            lines.append(f"  {part.kind:13} {len(part.weights):5} tensors  {part.size_bytes / 1e9:8.3f} GB  {formats}")
+        return lines
 
     def _model_path(self, model: Any) -> str:
         if not isinstance(model, (str, os.PathLike)) or not str(model).strip():
@@ -260,13 +275,13 @@ class Studio:
 
 def _cannot_write(path: Path) -> str:
     """Why a film cannot be written there, "" if it can: the folder is there, takes a new file, and the name is no folder."""
-    if path.is_dir():
-        return f"{path} is a folder; add a file name that ends in .mp4."
-    if not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist; make it or choose another."
     if len(os.fsencode(path.name)) > 240:  # 255 on every common file system, less what temporary names add
         return f"the file name has {len(os.fsencode(path.name))} bytes; at most 240 are possible."
     try:
+        if path.is_dir():
+            return f"{path} is a folder; add a file name that ends in .mp4."
+        if not path.parent.is_dir():
+            return f"the folder {path.parent} does not exist; make it or choose another."
         with tempfile.TemporaryFile(dir=path.parent):
             return ""
     except OSError as error:

@@ -55,7 +55,7 @@ def film(settings: dict, output: Path) -> None:
 def picture(path: Path, step: int) -> None:
     colour = f"0x{(step * 37) % 256:02x}4080"
     source = f"color=c={colour}:size=64x64"
-    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-f", "lavfi", "-i", source, "-frames:v", "1", str(path)], check=True)
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-f", "lavfi", "-i", source, "-frames:v", "1", "-update", "1", str(path)], check=True)
 
 
 def generate(task: dict) -> None:
