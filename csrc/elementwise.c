@@ -1,0 +1,39 @@
+/* The portable copies of the bodies in elementwise.h. */
+#include "elementwise.h"
+#include "table.h"
+
+static void prepare_c(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how, int64_t row) {
+    h3_body_prepare(out, x, head_dim, how, row);
+}
+
+static void moments_c(double *sum, double *square, const float *x, int64_t count, int64_t channels) {
+    h3_body_moments(sum, square, x, count, channels);
+}
+
+static void affine_c(float *y, const float *x, int64_t count, int64_t channels, const float *mean, const float *scale,
+                     const float *shift) {
+    h3_body_affine(y, x, count, channels, mean, scale, shift, 0);
+}
+
+static void affine_silu_c(float *y, const float *x, int64_t count, int64_t channels, const float *mean,
+                          const float *scale, const float *shift) {
+    h3_body_affine(y, x, count, channels, mean, scale, shift, 1);
+}
+
+static void snake_c(float *y, const float *x, int64_t count, int64_t channels, const float *alpha, const float *inverse) {
+    h3_body_snake(y, x, count, channels, alpha, inverse);
+}
+
+static void antialiased_c(float *y, const float *x, int64_t start, int64_t count, const h3_antialiased *job,
+                          int64_t channel) {
+    h3_body_antialiased(y, x, start, count, job, channel);
+}
+
+void h3_fill_elementwise_c(h3_table *table) {
+    table->attention_prepare = prepare_c;
+    table->moments = moments_c;
+    table->affine = affine_c;
+    table->affine_silu = affine_silu_c;
+    table->snake = snake_c;
+    table->antialiased = antialiased_c;
+}
