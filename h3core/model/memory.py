@@ -67,7 +67,7 @@ def attention_size_bytes(rows: int, kv_heads: int, head_dim: int, of_kind: str) 
     """Bytes of one layer's packed keys and values; kernels.attention.Attention.size_bytes."""
     item = 4 if of_kind == "f32" else 2
     padded = _up(rows, _PANEL) * _PANEL
-    return kv_heads * padded * (head_dim + _up(head_dim, _PANEL) * _PANEL) * item + 2 * _LINE
+    return kv_heads * padded * (head_dim + _up(head_dim, _PANEL) * _PANEL) * item
 
 
 def _up(value: int, step: int) -> int:
@@ -109,7 +109,6 @@ def refiner_buffers(config: TransformerConfig | Mapping[str, Any], text_rows: in
     )
     widths = (own.text_dim, own.hidden_size, own.inner_width, own.ffn_dim)
     return {
-        "residual": Buffer((text_rows, own.hidden_size)),
         "text": Buffer((text_rows, own.hidden_size)),
         "rows": _packed(chunk, *((width, of_kind) for width in widths)),
         "attention": Buffer((attention,), "uint8"),
@@ -191,11 +190,12 @@ def video_decode_buffers(
     block, attention = kind(precision, "video_decoder"), attention_kind(precision, "video_decoder")
     chunk = min(units * plan.rows, CHUNK_ROWS)
     frame_rows = plan.tiles.latent_down.length * plan.tiles.latent_across.length
+    pixel_rows = max(1, min(own.window, CHUNK_ROWS // frame_rows)) * frame_rows  # whole latent frames
     inner = own.dim * own.decoder_ffn_mult
     angles = int(own.decoder_attention_head_dim * own.decoder_rope_dim_ratio) // 2
     heads = own.decoder_num_attention_heads
     widest = max(rows_size_bytes(plan.rows, own.dim, block), rows_size_bytes(chunk, own.dim, block))
-    islands = max(rows_size_bytes(plan.rows, own.latent_channels, "f32"), rows_size_bytes(frame_rows, own.dim, "f32"))
+    islands = max(rows_size_bytes(plan.rows, own.latent_channels, "f32"), rows_size_bytes(pixel_rows, own.dim, "f32"))
     frames = own.clip_length + own.tail
     down, across = plan.tiles.down, plan.tiles.across
     height, width = down.starts[-1] + down.length, across.starts[-1] + across.length
@@ -210,7 +210,7 @@ def video_decode_buffers(
         "hidden": Buffer((chunk, inner)),
         "hidden_rows": Buffer((rows_size_bytes(chunk, inner, block),), "uint8"),
         "island_rows": Buffer((islands,), "uint8"),
-        "patches": Buffer((frame_rows, own.patch)),
+        "patches": Buffer((pixel_rows, own.patch)),
         "cos": Buffer((plan.rows, angles)),
         "sin": Buffer((plan.rows, angles)),
         "tile": Buffer((frames, down.length, across.length, own.out_channels)),

@@ -239,18 +239,22 @@ class VideoVae:
         norm = {"norm": "layer", "weight": weight, "bias": bias, "eps": config.decoder_norm_eps}
         last_body = config.lead + config.clip_length
         first_tail = config.window * config.time - config.tail
-        for latent in range(config.window):
-            tokens = x[latent * h * w : (latent + 1) * h * w]
+        together = len(patches) // (h * w)  # latent frames the scratch holds
+        for first in range(0, config.window, together):
+            tokens = x[first * h * w : min(first + together, config.window) * h * w]
             packed = self.rows(scratch["island_rows"], tokens, "f32", **norm)
-            fixed["decoder.proj_out.weight"].matmul(packed, patches, bias=fixed["decoder.proj_out.bias"])
-            pixels = patches.reshape(h, w, config.out_channels, config.time, config.space, config.space)
-            pixels = pixels.transpose(3, 0, 4, 1, 5, 2)  # (time, h, 16, w, 16, 3)
-            for j in range(config.time):
-                frame = latent * config.time + j
+            out = patches[: len(tokens)]
+            fixed["decoder.proj_out.weight"].matmul(packed, out, bias=fixed["decoder.proj_out.bias"])
+            pixels = out.reshape(-1, h, w, config.out_channels, config.time, config.space, config.space)
+            pixels = pixels.transpose(0, 4, 1, 5, 2, 6, 3)  # (latent frame, time, h, 16, w, 16, 3)
+            for latent, j in np.ndindex(pixels.shape[:2]):
+                frame = (first + latent) * config.time + j
                 if config.lead <= frame < last_body:
-                    np.copyto(tile[frame - config.lead].reshape(pixels.shape[1:]), pixels[j])
+                    np.copyto(tile[frame - config.lead].reshape(pixels.shape[2:]), pixels[latent, j])
                 elif frame >= first_tail:
-                    np.copyto(tile[frame - first_tail + config.clip_length].reshape(pixels.shape[1:]), pixels[j])
+                    np.copyto(
+                        tile[frame - first_tail + config.clip_length].reshape(pixels.shape[2:]), pixels[latent, j]
+                    )
 
     def rows(self, storage: np.ndarray, x: np.ndarray, kind: str, **norm) -> Rows:
         """x (m, k) packed into a scratch buffer that is large enough."""
