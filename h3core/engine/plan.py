@@ -346,6 +346,9 @@ class _Planner:
         self.latent = latent_shape(settings)
         self.decode = decode_plan(self.vae, *self.latent)
         self.pairs = pairs(*schedules(settings, model))
+        # bytes of each block that can be streamed, largest first
+        streams = {"text": text_groups(model), "denoise": transformer_groups(model), "video": video_groups(model)}
+        self.groups = {name: sorted(map(loaded_bytes, blocks), reverse=True) for name, blocks in streams.items()}
 
     def plan(self) -> Plan:
         settings = self.settings
@@ -377,31 +380,20 @@ class _Planner:
 
     # Who stays in memory
 
-    def streams(self) -> dict[str, list[Mapping[str, Weight]]]:
-        """Per phase, the blocks that can be streamed."""
-        return {
-            "text": text_groups(self.model),
-            "denoise": transformer_groups(self.model),
-            "video": video_groups(self.model),
-        }
-
     def memory_policy(self) -> tuple[dict[str, str], frozenset[str], int]:
         """(residency by phase, warm parts, VAE batch): the fastest choice that fits, else the smallest there is."""
-        whole = {name: sum(map(loaded_bytes, groups)) for name, groups in self.streams().items()}
         asked = self.settings.residency
-        residency = {}
-        for name, resident in whole.items():
-            room = self.limit - self.phase(name, {name: "streamed"}, frozenset(), 1).peak_bytes
-            fits = resident <= room
-            residency[name] = asked if asked != "auto" else "resident" if fits else "streamed"
+        residency = {name: "streamed" if asked == "auto" else asked for name in self.groups}
+        if asked == "auto":  # the steps read the transformer again and again; text layers and VAE blocks pass once
+            resident = {**residency, "denoise": "resident"}
+            if self.phase("denoise", resident, frozenset(), 1).peak_bytes <= self.limit:
+                residency = resident
         warm: set[str] = set()
         for name in ("denoise", "video", "text"):  # a new seed needs the first two, a new prompt all three
-            if residency[name] != "resident":
-                continue
-            trial = frozenset(warm | {name})
-            peak = max(self.phase(each, residency, trial, 1).peak_bytes for each in PHASES)
-            if peak <= self.memory_bytes * WARM_SHARE:
-                warm.add(name)
+            trial = residency if asked == "streamed" else {**residency, name: "resident"}
+            peak = max(self.phase(each, trial, frozenset(warm | {name}), 1).peak_bytes for each in PHASES)
+            if trial[name] == "resident" and peak <= self.memory_bytes * WARM_SHARE:
+                residency, warm = trial, warm | {name}
         kept = frozenset(warm)
         batch = self.decode.units
         while batch > 1 and self.phase("video", residency, kept, batch).peak_bytes > self.limit:
@@ -409,12 +401,10 @@ class _Planner:
         return residency, kept, batch
 
     def phase(self, name: str, residency: Mapping[str, str], warm: frozenset[str], batch: int) -> Phase:
-        groups = self.streams()
         weights = self.fixed_bytes(name)
-        if name in groups:
-            sizes = sorted(map(loaded_bytes, groups[name]), reverse=True)
-            weights += sum(sizes) if residency.get(name) == "resident" else sum(sizes[:SLOTS])
-        kept = sum(sum(map(loaded_bytes, groups[other])) for other in warm if other != name) + self.left_behind(name)
+        if name in self.groups:
+            weights += sum(self.groups[name][: None if residency[name] == "resident" else SLOTS])
+        kept = sum(sum(self.groups[other]) for other in warm if other != name) + self.left_behind(name)
         buffers = getattr(self, f"{name}_buffers")(batch) if name == "video" else getattr(self, f"{name}_buffers")()
         return Phase(name, buffers, weights, kept, getattr(self, f"{name}_flop")(), 0.0)
 
