@@ -71,7 +71,13 @@ def video_model(name: str, tile: int | None):
 
 @pytest.mark.parametrize(
     "name, tile, shape",
-    [("narrow", 48, (7, 4, 9)), ("narrow", None, (8, 3, 2)), ("deep", 64, (12, 7, 4)), ("deep", 32, (3, 3, 5))],
+    [
+        ("narrow", 48, (7, 4, 9)),
+        ("narrow", None, (3, 16, 18)),
+        ("narrow", None, (8, 3, 2)),
+        ("deep", 64, (12, 7, 4)),
+        ("deep", 32, (3, 3, 5)),
+    ],
 )
 def test_video_decode(name, tile, shape):
     model, config, weights = video_model(name, tile)
@@ -88,7 +94,13 @@ def test_video_decode(name, tile, shape):
 
 @pytest.mark.parametrize(
     "name, tile, shape",
-    [("narrow", 48, (5, 64, 144)), ("narrow", None, (1, 48, 32)), ("deep", 64, (22, 112, 64)), ("deep", 32, (40, 48, 80))],
+    [
+        ("narrow", 48, (5, 64, 144)),
+        ("narrow", None, (1, 256, 288)),
+        ("narrow", None, (1, 48, 32)),
+        ("deep", 64, (5, 112, 64)),
+        ("deep", 32, (18, 48, 64)),
+    ],
 )
 def test_video_encode(name, tile, shape):
     model, config, weights = video_model(name, tile)
