@@ -429,7 +429,7 @@ class _Planner:
         if name == "denoise":
             return loaded_bytes(transformer_fixed(model))
         if name == "audio":
-            return loaded_bytes(audio_decoder(model))
+            return 2 * loaded_bytes(audio_decoder(model))  # folded, and packed for the convolutions
         return loaded_bytes(video_fixed(model)) if name == "video" else 0
 
     def table(self) -> Buffer:
