@@ -174,7 +174,6 @@ def vision_buffers(
     }
 
 
-
 def video_decode_buffers(
     config: Mapping[str, Any] | VideoVaeConfig, latent: tuple[int, int, int], batch: int, precision: str
 ) -> dict[str, Buffer]:
@@ -226,7 +225,8 @@ def video_encode_buffers(
     """Scratch of VideoVae.encode for frames of height x width pixels.
 
     The encoder's widest level has every pixel of a tile: 17 x 256 x 256 x 128 float32 is 570 MB at the released size,
-    and three such arrays are all it holds, 1.7 GB; a single frame needs a 17th of that.
+    and three such arrays are all it holds, 1.7 GB; a single frame needs a 17th of that. Its weights are held twice: as
+    loaded, and packed for the convolutions.
     raises: ValueError as tiling.encode_plan.
     """
     own = VideoVaeConfig.of(config)

@@ -93,9 +93,12 @@ def fade(new: np.ndarray, old: np.ndarray, axis: int) -> None:
     new, old = new[shared], old[shared]
     shape = [1] * new.ndim
     shape[axis] = new.shape[axis]
-    weight = np.arange(new.shape[axis]) / length
-    new *= weight.astype(np.float32).reshape(shape)
-    new += old * (1 - weight).astype(np.float32).reshape(shape)
+    weight = (np.arange(new.shape[axis]) / length).reshape(shape)
+    ours, theirs = weight.astype(np.float32), (1 - weight).astype(np.float32)
+    for k in range(len(new)):  # a frame at a time: what is added needs room of its own
+        at = k if axis == 0 else 0
+        new[k] *= ours[at]
+        new[k] += old[k] * theirs[at]
 
 
 class VideoVae:
