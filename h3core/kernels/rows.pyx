@@ -24,13 +24,13 @@ cdef class Rows:
 
     storage: uint8 buffer of size_bytes(most rows, k, kind), written by pack().
     kind: "f32" | "bf16" | "int8" (rotated in blocks along k, a scale per row and 256 values).
-    raises: ValueError when storage cannot hold one row.
+    raises: ValueError when storage is too small for any number of rows, none included.
     """
 
     def __cinit__(self, unsigned char[::1] storage not None, int64_t k, kind, Kernels kernels not None):
         cdef int64_t skip
         self.rows.kind = kind_number(kind)
-        if k < 1 or storage.shape[0] < Rows.size_bytes(1, k, kind):
+        if k < 1 or storage.shape[0] < H3_LINE:
             raise ValueError(f"rows of {k} values as {kind}: storage has {storage.shape[0]} bytes")
         self.storage, self.kernels, self.kind = storage, kernels, kind
         # packed blocks start on a cache line; size_bytes has room for the shift
