@@ -6,6 +6,7 @@ read. source: transformers 5.24.0, Qwen3VLTextModel.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def multimodal_positions(kinds: np.ndarray, grids: Sequence[tuple[int, int]]) ->
     """
     bounds = [0, *(np.flatnonzero(np.diff(kinds)) + 1), len(kinds)]
     remaining, cursor, parts = list(grids), 0, []
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in itertools.pairwise(bounds):
         if kinds[start] == 0:
             parts.append(np.tile(np.arange(cursor, cursor + end - start), (3, 1)))
             cursor += end - start

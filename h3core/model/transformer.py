@@ -75,7 +75,7 @@ class Transformer:
         text: float32 (n, text_dim), the conditioner's states.   scratch: memory.refiner_buffers.
         Result: float32 (n, d), scratch["text"].
         """
-        config, y = self.config, scratch["residual"]
+        config, y = self.config, scratch["text"]
         packed = Rows(scratch["rows"], config.text_dim, self._refiner_kinds[0], self.kernels)
         for start, end in chunks(len(text)):
             packed.pack(text[start:end])
@@ -84,8 +84,8 @@ class Transformer:
         for block in refiner_blocks:
             stack.attend(y, self._attention(block), Adjustment(block["norm1.weight"], config.norm_eps))
             stack.feed_forward(y, self._feed_forward(block), Adjustment(block["norm2.weight"], config.norm_eps))
-        rms_norm(self.kernels, y, scratch["text"], fixed["token_refiner.final_norm.weight"], config.norm_eps)
-        return scratch["text"]
+        rms_norm(self.kernels, y, y, fixed["token_refiner.final_norm.weight"], config.norm_eps)
+        return y
 
     def modulation(
         self, pairs: Pairs, fixed: Block, adaln: Iterable[Block], scratch: Scratch, table: np.ndarray

@@ -179,7 +179,7 @@ class VisionEncoder:
     def _merge(
         self, x: np.ndarray, out: np.ndarray, name: str, fixed: Block, scratch: Mapping[str, np.ndarray]
     ) -> None:
-        """out = fc2(gelu(fc1(norm of four rows joined))): `merger` normalises each row before, deepstack the four after."""
+        """out = fc2(gelu(fc1(four rows joined))). `merger` norms each row before they are joined, deepstack the four."""
         four = self.config.spatial_merge_size**2
         width = four * self.config.hidden_size
         norm = {"weight": fixed[f"{name}norm.weight"], "bias": fixed[f"{name}norm.bias"], "eps": NORM_EPS}

@@ -74,7 +74,7 @@ def test_refiner(network, weights):
     want = golden("dit_refiner")
     text = want["encoder_hidden_states"]
     scratch = allocate(memory.refiner_buffers(CONFIG, len(text), "exact"))
-    seen = Recorder(weights["refiner"], scratch["residual"])
+    seen = Recorder(weights["refiner"], scratch["text"])
     got = network.refine(text, weights["fixed"], seen, scratch)
     compare("context_embedder", seen.states[0], want["context_embedder"])
     for number in range(2):
