@@ -17,6 +17,12 @@ void h3_table_init(h3_table *table, unsigned cpu) {
     if (cpu & H3_CPU_AVX2) {
     }
     if (cpu & H3_CPU_AVX512) {
+        h3_fill_expand_avx512(table);
+        h3_fill_matmul_avx512(table, cpu);
+        h3_fill_norm_avx512(table);
+        h3_fill_attention_avx512(table, cpu);
+        h3_fill_conv_avx512(table);
+        h3_fill_elementwise_avx512(table);
     }
 #elif defined(__aarch64__)
     if (cpu & H3_CPU_NEON) {
