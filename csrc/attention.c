@@ -43,57 +43,69 @@ static int64_t cleared_until(const h3_attention *layer, int64_t last) {
     return last == layer->rows ? up(layer->rows, PANEL) : last;
 }
 
+enum { LANES = 16 }; /* rows that are transposed together */
+
 static void put_k_item(void *context, int64_t item, void *scratch) {
     const put_job *job = context;
     const h3_attention *layer = job->layer;
     int64_t first, last, panel = panel_rows(job, item, &first, &last);
     int64_t D = layer->head_dim, width = layer->kv_heads * D, padded = up(layer->rows, PANEL);
-    float head[DIM];
-    (void)scratch;
+    float *rows = scratch;
+    memset(rows, 0, LANES * DIM * sizeof *rows);
     for (int64_t h = 0; h < layer->kv_heads; h++) {
-        int64_t base = (h * padded + panel * PANEL) * D;
-        for (int64_t row = first; row < cleared_until(layer, last); row++) {
-            int64_t i = row - job->row0, lane = row % PANEL;
-            if (row < last)
-                job->table->attention_prepare(head, job->x + i * width + h * D, D, job->how, i);
-            else
-                memset(head, 0, sizeof head);
-            if (layer->kind == H3_F32) {
-                float *to = (float *)layer->k + base + lane;
-                for (int64_t d = 0; d < D; d++)
-                    to[d * PANEL] = head[d];
-            } else {
-                uint16_t *to = (uint16_t *)layer->k + base + 2 * lane;
-                for (int64_t d = 0; d < D; d++)
-                    to[d / 2 * 2 * PANEL + d % 2] = h3_to_bf16(head[d]);
+        char *to = (char *)layer->k + (h * padded + panel * PANEL) * D * element_bytes(layer->kind);
+        for (int64_t row = first; row < cleared_until(layer, last); row += LANES) {
+            int64_t end = cleared_until(layer, last), lanes = end - row < LANES ? end - row : LANES;
+            for (int64_t lane = 0; lane < lanes; lane++) {
+                int64_t i = row + lane - job->row0;
+                if (row + lane < last)
+                    job->table->attention_prepare(rows + lane * DIM, job->x + i * width + h * D, D, job->how, i);
+                else
+                    memset(rows + lane * DIM, 0, (size_t)D * sizeof *rows);
             }
+            job->table->attention_pack_k(to, rows, row % PANEL, lanes, D, layer->kind);
+        }
+    }
+}
+
+/* One row of one head into its value panels; for bf16 with the row after it, where that is known too. */
+static void put_v_row(const put_job *job, int64_t h, int64_t row, const float *values, const float *next) {
+    const h3_attention *layer = job->layer;
+    int64_t D = layer->head_dim, padded = up(layer->rows, PANEL);
+    for (int64_t c = 0; c < D; c += PANEL) {
+        int64_t n = D - c < PANEL ? D - c : PANEL, base = (h * up(D, PANEL) + c) * padded;
+        if (layer->kind == H3_F32) {
+            float *to = (float *)layer->v + base + row * PANEL;
+            memcpy(to, values + c, (size_t)n * sizeof *to);
+            memset(to + n, 0, (size_t)(PANEL - n) * sizeof *to);
+        } else if (next) {
+            uint32_t *to = (uint32_t *)layer->v + (base + row * PANEL) / 2;
+            job->table->attention_pair(to, values + c, next + c, n);
+            memset(to + n, 0, (size_t)(PANEL - n) * sizeof *to);
+        } else {
+            uint16_t *to = (uint16_t *)layer->v + base + row / 2 * 2 * PANEL + row % 2;
+            for (int64_t j = 0; j < PANEL; j++)
+                to[2 * j] = j < n ? h3_to_bf16(values[c + j]) : 0;
         }
     }
 }
 
 static void put_v_item(void *context, int64_t item, void *scratch) {
+    static const float zeros[DIM];
     const put_job *job = context;
     const h3_attention *layer = job->layer;
-    int64_t first, last;
+    int64_t first, last, D = layer->head_dim, width = layer->kv_heads * D;
     panel_rows(job, item, &first, &last);
-    int64_t D = layer->head_dim, width = layer->kv_heads * D, padded = up(layer->rows, PANEL), wide = up(D, PANEL);
-    float head[DIM];
+    int64_t end = cleared_until(layer, last);
     (void)scratch;
     for (int64_t h = 0; h < layer->kv_heads; h++)
-        for (int64_t row = first; row < cleared_until(layer, last); row++) {
-            memset(head, 0, sizeof head);
-            if (row < last)
-                memcpy(head, job->x + (row - job->row0) * width + h * D, (size_t)D * sizeof *head);
-            for (int64_t c = 0; c < wide; c += PANEL) {
-                int64_t base = (h * wide + c) * padded;
-                if (layer->kind == H3_F32) {
-                    memcpy((float *)layer->v + base + row * PANEL, head + c, PANEL * sizeof *head);
-                } else {
-                    uint16_t *to = (uint16_t *)layer->v + base + row / 2 * 2 * PANEL + row % 2;
-                    for (int64_t j = 0; j < PANEL; j++)
-                        to[2 * j] = h3_to_bf16(head[c + j]);
-                }
-            }
+        for (int64_t row = first; row < end; row++) {
+            const float *values = row < last ? job->x + (row - job->row0) * width + h * D : zeros;
+            if (layer->kind == H3_BF16 && row % 2 == 0 && row + 1 < end) {
+                put_v_row(job, h, row, values, row + 1 < last ? values + width : zeros);
+                row++;
+            } else
+                put_v_row(job, h, row, values, NULL);
         }
 }
 
@@ -102,7 +114,7 @@ static h3_status put_k(const h3_table *table, h3_pool *pool, const h3_attention 
     put_job job = {table, layer, k, row0, count, how};
     if (!fits(layer, row0, count) || how->rotary > layer->head_dim)
         return H3_BAD_SHAPE;
-    return count ? h3_pool_run(pool, put_k_item, &job, panels(row0, count), 0) : H3_OK;
+    return count ? h3_pool_run(pool, put_k_item, &job, panels(row0, count), LANES * DIM * sizeof(float)) : H3_OK;
 }
 
 static h3_status put_v(const h3_table *table, h3_pool *pool, const h3_attention *layer, const float *v,

@@ -50,6 +50,12 @@ typedef struct {
 typedef void (*h3_attention_prepare_fn)(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how,
                                         int64_t row);
 
+/* rows[lanes <= 16][256] -> keys `lane` .. of a key panel, lane + lanes <= 32. rows has room for 16 rows. */
+typedef void (*h3_attention_pack_k_fn)(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim,
+                                       h3_kind kind);
+/* Two rows of values -> n pairs of bfloat16. */
+typedef void (*h3_attention_pair_fn)(uint32_t *pairs, const float *even, const float *odd, int64_t n);
+
 /*
  * The four steps are replaced together: how q and p lie in memory is a matter between them. All work on whole tiles of
  * 12 rows; keys is a multiple of 32, at most H3_ATTENTION_KEYS.

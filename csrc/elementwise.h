@@ -12,7 +12,7 @@
 
 #include "attention.h"
 #include "audio.h"
-#include "scalar.h"
+#include "lanes.h"
 
 enum { H3_WIDE = 16 }; /* values side by side */
 
@@ -47,6 +47,19 @@ H3_INLINE void h3_body_prepare(float *out, const float *x, int64_t head_dim, con
         out[i + half] = b * cosine[i] + a * sine[i];
     }
     memcpy(out + 2 * half, v + 2 * half, (size_t)(head_dim - 2 * half) * sizeof *v);
+}
+
+H3_INLINE void h3_body_pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim, h3_kind kind,
+                              const h3_lanes *isa) {
+    if (kind == H3_F32)
+        h3_group_f32((float *)panel + lane, H3_ATTENTION_PANEL, lanes, rows, head_dim, isa);
+    else
+        h3_group_bf16((uint32_t *)panel + lane, H3_ATTENTION_PANEL, lanes, rows, head_dim, isa);
+}
+
+H3_INLINE void h3_body_pair(uint32_t *pairs, const float *even, const float *odd, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        pairs[i] = (uint32_t)h3_to_bf16(even[i]) | (uint32_t)h3_to_bf16(odd[i]) << 16;
 }
 
 /* y = (x - mean) * scale + shift over `count` positions of c channels; with silu where asked. y may be x. */

@@ -161,6 +161,8 @@ typedef struct h3_table {
     h3_pack_fn pack[H3_KINDS];
     h3_map_fn map[H3_MAPS];
     h3_attention_prepare_fn attention_prepare;
+    h3_attention_pack_k_fn attention_pack_k;
+    h3_attention_pair_fn attention_pair;
     h3_attention_steps attention[H3_ATTENTION_KINDS];
     h3_conv_tile_fn conv_tile;
     h3_moments_fn moments;

@@ -94,26 +94,23 @@ VALUES(values_widened, H3_AVX512, 1, WIDENED(r *KEYS + i + odd))
 
 /* ---- query tiles ---- */
 
-static void query_f32(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {
-    float *to = q;
-    for (int64_t r = 0; r < ROWS; r++)
-        for (int64_t d = 0; d < head_dim; d++) to[d * ROWS + r] = r < rows ? x[r * stride + d] : 0.0f;
-}
+/* Rows of q in 16 rows of 256 values, as the transposes want them; missing rows are zero. */
+#define QUERY(name, attributes, transposed)                                                                            \
+    static attributes void name(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {             \
+        float plain[H3_LANES * DIM];                                                                                   \
+        for (int64_t r = 0; r < H3_LANES; r++)                                                                         \
+            for (int64_t d = 0; d < head_dim; d += 8)                                                                  \
+                _mm256_storeu_ps(plain + r * DIM + d,                                                                  \
+                                 r < rows ? _mm256_loadu_ps(x + r * stride + d) : _mm256_setzero_ps());                \
+        transposed;                                                                                                    \
+    }
 
-static void query_widened(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {
-    float *to = q;
-    for (int64_t r = 0; r < ROWS; r++)
-        for (int64_t d = 0; d < head_dim; d++)
-            to[d * ROWS + r] = r < rows ? h3_from_bf16(h3_to_bf16(x[r * stride + d])) : 0.0f;
-}
-
-static void query_bf16(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {
-    uint32_t *to = q;
-    for (int64_t r = 0; r < ROWS; r++)
-        for (int64_t d = 0; d < head_dim; d += 2)
-            to[d / 2 * ROWS + r] =
-                r < rows ? h3_to_bf16(x[r * stride + d]) | (uint32_t)h3_to_bf16(x[r * stride + d + 1]) << 16 : 0;
-}
+QUERY(query_f32, H3_AVX512, h3_group_f32(q, ROWS, ROWS, plain, head_dim, &h3_lanes_avx512))
+QUERY(query_bf16, H3_AVX512, h3_group_bf16(q, ROWS, ROWS, plain, head_dim, &h3_lanes_avx512))
+QUERY(query_widened, H3_AVX512, {
+    for (int64_t i = 0; i < ROWS * DIM; i++) plain[i] = h3_from_bf16(h3_to_bf16(plain[i]));
+    h3_group_f32(q, ROWS, ROWS, plain, head_dim, &h3_lanes_avx512);
+})
 
 /* ---- weights ---- */
 

@@ -9,6 +9,14 @@ static H3_AVX512 void prepare(float *out, const float *x, int64_t head_dim, cons
     h3_body_prepare(out, x, head_dim, how, row);
 }
 
+static H3_AVX512 void pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim, h3_kind kind) {
+    h3_body_pack_k(panel, rows, lane, lanes, head_dim, kind, &h3_lanes_avx512);
+}
+
+static H3_AVX512 void pair(uint32_t *pairs, const float *even, const float *odd, int64_t n) {
+    h3_body_pair(pairs, even, odd, n);
+}
+
 static H3_AVX512 void moments(double *sum, double *square, const float *x, int64_t count, int64_t channels) {
     h3_body_moments(sum, square, x, count, channels);
 }
@@ -35,6 +43,8 @@ static H3_AVX512 void antialiased(float *y, const float *x, int64_t start, int64
 
 void h3_fill_elementwise_avx512(h3_table *table) {
     table->attention_prepare = prepare;
+    table->attention_pack_k = pack_k;
+    table->attention_pair = pair;
     table->moments = moments;
     table->affine = affine;
     table->affine_silu = affine_silu;
