@@ -190,9 +190,10 @@ def test_encode(name):
     got, want = vae.condition_latents(moments), vectors[f"{name}.condition_latents"]
     compare(f"condition of {name}", got, want, 1e-4)
     got, want = (vae.denormalise(latents).astype(np.float16) for latents in (got, want))
-    apart = np.abs(got.astype(np.float32) - want) / np.spacing(np.abs(want)).astype(np.float32)
-    # a value on the edge between two float16 may fall either way, to the next one and rarely
-    assert apart.max() <= 1 and np.count_nonzero(apart) <= max(2, got.size // 100)
+    apart = np.abs(got.astype(np.float32) - want)
+    # a value on the edge between two float16 may fall either way: to its neighbour, and rarely
+    assert (apart <= np.spacing(np.abs(want)) + 1e-5).all()
+    assert np.count_nonzero(apart > 1e-5) <= max(2, got.size // 100)
 
 
 def test_encode_in_tiles():
