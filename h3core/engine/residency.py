@@ -146,7 +146,7 @@ class _Reader:
 
 
 def is_matrix(name: str, weight: Weight) -> bool:
-    """A linear layer's weight, kept packed as a QuantMatrix. Norms, biases, convolutions and tables become float32."""
+    """A linear layer's weight, kept packed as a QuantMatrix. Norms, biases, convolutions and tables become floats."""
     return len(weight.shape) == 2 and name.endswith("weight") and not name.endswith(EMBEDDINGS)
 
 

@@ -6,6 +6,7 @@ source: spec §9.1, §11.1, §12.1, §6.3, §17.1, §17.3, §17.4.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -95,6 +96,7 @@ VISION: Config = {
 
 DEFAULTS = {"transformer": TRANSFORMER, "text_encoder": TEXT_ENCODER, "video_vae": VIDEO_VAE, "audio_vae": AUDIO_VAE}
 _MOST = 1 << 20  # no field of any part comes near; bounds what a damaged config can ask for
+_OF_THREE = ("patch_size", "mrope_section")  # time, height, width
 _LAYERS = ("num_layers", "num_refiner_layers", "num_hidden_layers", "decoder_num_layers", "depth")
 
 
@@ -128,10 +130,12 @@ def _checked(like: Config, fields: Mapping[str, Any], where: str) -> Config:
 
 
 def _value(where: str, name: str, value: Any, like: Any) -> Any:
-    wrong = f"{where}: {name} is {str(value)[:60]!r}; it must be "
+    wrong = f"{where}: {name} is {json.dumps(value)[:60]}; it must be "
     if isinstance(like, list):
         if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= 256:
             raise ModelError(wrong + "a list.")
+        if name in _OF_THREE and len(value) != 3:
+            raise ModelError(wrong + "a list of three.")
         items = [_value(where, name, item, like[0]) for item in value]
         return [float(item) for item in items] if isinstance(like[0], float) else items
     if isinstance(like, str):

@@ -251,7 +251,7 @@ def read_part(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
 
 
 def read_files(paths: Sequence[Path]) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
-    """Tensors, metadata and paths of files that together hold one part. raises: ModelError, also for a repeated name."""
+    """Tensors, metadata and paths of files that together hold one part. raises: ModelError, also for a name twice."""
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     for path in paths:
