@@ -24,7 +24,7 @@ COLOURS = {
     "purple": (165, 40, 215),
     "white": (245, 245, 245),
 }
-SIZES = {"small": 15.0, "large": 26.0}  # radius of the circle around the shape
+SIZES = {"small": 17.0, "large": 27.0}  # radius of the circle around the shape
 PLACES = ("night sky", "desert", "grass field", "grey studio")
 MOTIONS = ("moves right", "moves left", "moves up", "moves down", "bounces", "spins", "grows", "stays still")
 CAMERAS = ("static", "pans left", "pans right", "pushes in", "pulls back")
@@ -116,7 +116,7 @@ def subject_path(shot: Shot, height: int = 128, width: int = 128) -> np.ndarray:
     elif shot.motion == "spins":
         path[:, 3] = 2 * np.pi * frame / SPIN_FRAMES
     elif shot.motion == "grows":
-        path[:, 2] *= 0.5 + 0.85 * u
+        path[:, 2] *= 0.55 + 0.75 * u
     return path
 
 
