@@ -14,8 +14,11 @@ from h3core.engine.residency import ALIGNMENT, allocate
 class Declared(Protocol):
     """What a phase says about a buffer, as in model/memory.py."""
 
-    shape: tuple[int, ...]
-    dtype: object
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
 
 
 class Arena:

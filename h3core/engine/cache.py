@@ -1,9 +1,11 @@
-"""Results that outlive a run: modulation tables by (transformer, schedule), prompt embeddings by (encoder, prompt), latent-to-RGB fits.
+"""Results that outlive a run: modulation tables by (transformer, schedule), prompt embeddings by (encoder, prompt),
+latent-to-RGB fits.
 
-A cache may lose anything at any time and nothing but time is lost: a missing, damaged or foreign entry is computed again, and a full
-disk only means that an entry is not kept. Knows arrays, not what they mean.
+A cache may lose anything at any time and nothing but time is lost: a missing, damaged or foreign entry is computed
+again, and a full disk only means that an entry is not kept. Knows arrays, not what they mean.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +24,7 @@ SPARE_BYTES = 1 << 30  # never fill the disk: leave this much to the films
 
 
 class Cache:
-    """A folder of entries, `<kind>/<digest>.safetensors`, the least recently used of which go first beyond `limit_bytes`."""
+    """A folder of entries, `<kind>/<digest>.safetensors`; beyond `limit_bytes` the least recently used go first."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES):
         self.folder, self.limit_bytes = folder or home() / "cache", limit_bytes
@@ -38,10 +40,8 @@ class Cache:
         loaded = load_arrays(path)
         if loaded is None:
             return None
-        try:
+        with contextlib.suppress(OSError):
             os.utime(path)  # recently used
-        except OSError:
-            pass
         return loaded[0]
 
     def put(self, kind: str, key: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:

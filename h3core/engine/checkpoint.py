@@ -1,8 +1,8 @@
 """A run in flight, on disk: files that are whole or absent, and the sampler's state after every step.
 
-A state is everything the next step needs, so a run that was killed goes on and ends in the same bytes. The file is one safetensors file
-whose metadata holds the key of the run it belongs to and a digest of its arrays; whatever does not match is treated as not there.
-Knows no model and no kernel.
+A state is everything the next step needs, so a run that was killed goes on and ends in the same bytes. The file is one
+safetensors file whose metadata holds the key of the run it belongs to and a digest of its arrays; whatever does not
+match is treated as not there. Knows no model and no kernel.
 """
 
 import hashlib
@@ -117,7 +117,7 @@ class State:
 
 
 class Checkpoint:
-    """The one state file of a run folder. `key` names everything the state depends on; another key's state is not used."""
+    """The state file of a run folder. `key` names all that the state depends on; another key's state is not used."""
 
     def __init__(self, folder: Path, key: str):
         self.folder, self.key = folder, key

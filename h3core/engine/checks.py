@@ -1,4 +1,5 @@
-"""What a result must pass before it is called one: numbers that are numbers, an estimate that is a picture, a film that shows something.
+"""What a result must pass before it is called one: numbers that are numbers, an estimate that is a picture, a film that
+shows something.
 
 Knows arrays and words for people, no model.
 """
@@ -7,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-# White noise has neighbour correlation 0 give or take 1/sqrt(pairs). A picture's estimate is smooth from the first evaluations on,
-# because it is the mean over all that the noise could still become.
+# White noise has neighbour correlation 0 give or take 1/sqrt(pairs). A picture's estimate is smooth from the first
+# evaluations on, because it is the mean over all that the noise could still become.
 WHITE_BELOW = 0.05
 DEVIATIONS = 4.0  # and never call chance a picture: in a small film this many standard deviations are the wider bound
 
@@ -63,8 +64,9 @@ def require_picture(estimate: np.ndarray) -> None:
     if pairs and correlation < max(WHITE_BELOW, DEVIATIONS / pairs**0.5):
         raise RunError(
             "noise",
-            f"The picture is still pure noise after two steps (neighbours correlate by {correlation:.2f}): the weights do not "
-            "fit the model or are read in the wrong order. Check that the transformer file is complete and meant for this model.",
+            f"The picture is still pure noise after two steps (neighbours correlate by {correlation:.2f}): the weights "
+            "do not fit the model or are read in the wrong order. Check that the transformer file is complete and "
+            "meant for this model.",
         )
 
 

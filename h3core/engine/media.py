@@ -1,7 +1,8 @@
-"""Films on disk: frames and sound into an MP4 through the bundled ffmpeg, PNG pictures, and the probe that reads a film to its end.
+"""Films on disk: frames and sound into an MP4 through the bundled ffmpeg, PNG pictures, and the probe that reads a film
+to its end.
 
-Nothing is taken from PATH, nothing appears under a final name before it is whole, and the same frames and sound give the same bytes.
-Knows pixels and samples, no model.
+Nothing is taken from PATH, nothing appears under a final name before it is whole, and the same frames and sound give
+the same bytes. Knows pixels and samples, no model.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
@@ -29,7 +31,7 @@ AAC_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 CHUNK_BYTES = 1 << 20  # the cancel flag is read between writes of this size
 PATIENCE_S = 120.0  # an encoder that has all its input and says nothing for so long has hung
 
-# RGB to limited-range BT.709, converted with that matrix and tagged as such in the frames, so that the stream says so too.
+# RGB to limited-range BT.709, converted with that matrix and tagged as such in the frames, hence in the stream
 TO_BT709 = (
     "scale=in_range=pc:out_range=tv:out_color_matrix=bt709:flags=bicubic+accurate_rnd+full_chroma_int+bitexact,"
     "format=yuv420p,setparams=range=tv:color_primaries=bt709:color_trc=bt709:colorspace=bt709"
@@ -69,8 +71,8 @@ def _write_wav(path: Path, sound: np.ndarray, rate: int) -> None:
     """(channels, n) float32 as a float WAV: 16 bits would be rounded before AAC rounds again."""
     channels, samples = sound.shape
     size = channels * samples * 4
-    header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", size + 36, b"WAVE", b"fmt ", 16, 3, channels, rate, rate * channels * 4,
-                         channels * 4, 32)  # fmt: skip
+    form = (16, 3, channels, rate, rate * channels * 4, channels * 4, 32)  # 3: IEEE float
+    header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", size + 36, b"WAVE", b"fmt ", *form)
     with open(path, "wb") as file:
         file.write(header + struct.pack("<4sI", b"data", size))
         file.write(np.ascontiguousarray(sound.T, "<f4").data)
@@ -93,9 +95,10 @@ def write_png(path: Path, pixels: np.ndarray) -> None:
 class FilmWriter:
     """One film being written. Frames are streamed to the encoder; the file gets its name in `finish` and not before.
 
-    output: final path; its folder exists.   sound: (channels, n) float32 in [-1, 1], cut or padded to the film's length.
-    wav: where the sound waits for the encoder (removed at the end).   cancelled: asked between chunks.
-    Use as a context manager: leaving it without `finish` kills the encoder and leaves no file behind.
+    output: final path; its folder exists.   size: (width, height).   frames: how many will come.
+    sound: (channels, n) float32 in [-1, 1] at `rate` Hz, cut or padded to the film's length.
+    wav: where the sound waits for the encoder; removed at the end.   cancelled: asked between chunks.
+    A context manager: leaving it without `finish` kills the encoder and leaves no file behind.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class FilmWriter:
         self.temporary = self.output.with_name(temporary_name(self.output))
         self.written = 0
         self.lines: deque[str] = deque(maxlen=8)
-        self.encoder: subprocess.Popen | None = None
+        self.encoder: Any = None  # the Popen, once entered
         self.done = False
         try:
             _write_wav(wav, fit_sound(sound, frames, rate), rate)
@@ -163,7 +166,7 @@ class FilmWriter:
     def write(self, pixels: np.ndarray) -> None:
         """The next frames. pixels: (n, H, W, 3) uint8. raises: MediaError; Interrupted when cancelled."""
         assert pixels.dtype == np.uint8 and pixels.shape[1:] == (self.height, self.width, 3), pixels.shape
-        flat = memoryview(np.ascontiguousarray(pixels).reshape(-1))
+        flat = np.ascontiguousarray(pixels).reshape(-1).data
         for start in range(0, len(flat), CHUNK_BYTES):
             if self.cancelled():
                 raise Interrupted
@@ -228,10 +231,8 @@ class FilmWriter:
         self.encoder.wait()
         self.reader.join(1)
         for pipe in (self.encoder.stdin, self.encoder.stderr):
-            try:
+            with contextlib.suppress(OSError):  # what was still buffered has nowhere to go
                 pipe.close()
-            except OSError:
-                pass  # what was still buffered has nowhere to go
         self.wav.unlink(missing_ok=True)
         if not self.done:
             self.temporary.unlink(missing_ok=True)
@@ -242,7 +243,7 @@ class Interrupted(Exception):
 
 
 def temporary_name(output: Path) -> str:
-    """Hidden, short whatever the final name is, the same for the same film, so that a killed run's leftover is found again."""
+    """Hidden and short whatever the final name is; the same for the same film, so a leftover is found again."""
     return f".h3-{zlib.crc32(output.name.encode('utf-8', 'surrogateescape')):08x}.part.mp4"
 
 
@@ -272,7 +273,8 @@ def prove_target(output: Path, size: tuple[int, int], needed_bytes: int, wav: Pa
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise MediaError(
-            f"{folder} has {free / 1e6:.0f} MB free and the film may need {needed_bytes / 1e6:.0f} MB: free some space or choose another folder."
+            f"{folder} has {free / 1e6:.0f} MB free and the film may need {needed_bytes / 1e6:.0f} MB: "
+            "free some space or choose another folder."
         )
     trial = folder / f".h3-{zlib.crc32(output.name.encode('utf-8', 'surrogateescape')):08x}.test.mp4"
     grey = np.full((1, size[1], size[0], 3), 128, np.uint8)
@@ -355,7 +357,7 @@ def read_sound(path: Path, channels: int, rate: int, cancelled: Callable[[], boo
 def _decode(path: Path, options: tuple[str, ...], size: int, cancelled: Callable[[], bool]) -> Iterator[bytes]:
     """Decoded bytes in pieces of `size`. raises: MediaError with ffmpeg's words if any error was met."""
     command = [ffmpeg(), "-hide_banner", "-nostdin", "-v", "error", "-i", f"file:{path.absolute()}", *options, "pipe:1"]
-    decoder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    decoder: Any = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     said: list[bytes] = []
     reader = threading.Thread(target=lambda: said.append(decoder.stderr.read()), daemon=True)
     reader.start()

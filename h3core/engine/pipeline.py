@@ -1,7 +1,8 @@
 """A run: from a sentence to a film. The model card in code; each phase is one call.
 
-text -> refiner and modulation table -> denoise -> sound -> frames -> film. Phases hold their weights in turn; every array comes from the
-arena that the plan declared. After each step the state is on disk, so a killed run goes on and ends in the same bytes.
+text -> refiner and modulation table -> denoise -> sound -> frames -> film. Phases hold their weights in turn; every
+array comes from the arena that the plan declared. After each step the state is on disk, so a killed run goes on and
+ends in the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from h3core.engine.cache import Cache
 from h3core.engine.checkpoint import Checkpoint, State, load_arrays, write_whole
 from h3core.engine.checks import RunError
 from h3core.engine.plan import Plan, Settings, Speeds, make_plan
-from h3core.engine.residency import Cancelled, Residency
+from h3core.engine.residency import Blocks, Cancelled, Residency
 from h3core.kernels.sampler import Sampler
 from h3core.kernels.table import Kernels
 from h3core.model import memory
@@ -51,7 +52,8 @@ Tell = Callable[..., None]
 class Run:
     """One film to make. folder: where its state and previews live.   output: the film, absolute.
 
-    noise: given instead of drawn: video (24, T, h, w) and audio (2, 32, A) float32.   memory_bytes: None asks the system.
+    noise: given instead of drawn: video (24, T, h, w) and audio (2, 32, A) float32.
+    memory_bytes: None asks the system.
     """
 
     name: str
@@ -98,7 +100,8 @@ class Pass:
 class Step:
     """One evaluation and the step it led to. All float32 rows; the arrays are reused by the next step.
 
-    number: 1 for the first.   video_rows, audio_rows: after the step.   estimate_*: what the model believes the clean rows to be.
+    number: 1 for the first.   video_rows, audio_rows: after the step.
+    estimate_video, estimate_audio: what the model believes the clean rows to be.
     """
 
     number: int
@@ -111,7 +114,7 @@ class Step:
 
 
 class Generation:
-    """One run on its way. Use as a context manager: leaving it stops the readers that are still ahead of a cancelled run."""
+    """One run on its way. A context manager: leaving it stops the readers that are ahead of a cancelled run."""
 
     def __init__(self, engine: Engine, run: Run, model: ModelFiles, tell: Tell, cancelled: Callable[[], bool]):
         self.engine, self.run, self.model, self.tell, self.cancelled = engine, run, model, tell, cancelled
@@ -203,20 +206,19 @@ class Generation:
     # Text
 
     def embeddings(self) -> list[np.ndarray]:
-        """The conditioner's states of each text, (n, text_dim) float32 each, from the cache where they were made before."""
+        """The conditioner's states of each text, (n, text_dim) float32; from the cache if they were made before."""
         keys = [self.arithmetic() | {"encoder": self.model.text_encoder.identity, "ids": ids} for ids in self.ids]
         found = [self.cache.get("prompts", key) for key in keys]
-        states = [None if each is None else each["states"] for each in found]
-        missing = [index for index, each in enumerate(states) if each is None]
-        if not missing:
-            return states
-        with self.phase("text", len(missing) * self.model.manifest.tap) as progress:
-            for index in missing:
-                states[index] = self.encode(self.ids[index], progress)
-                checks.require_finite("text encoder", "for this prompt", states[index])
-                self.cache.put("prompts", keys[index], {"states": states[index]})
-        self.shares["text"] = len(missing) / len(states)
-        return states
+        states = {index: each["states"] for index, each in enumerate(found) if each}
+        missing = [index for index in range(len(keys)) if index not in states]
+        if missing:
+            with self.phase("text", len(missing) * self.model.manifest.tap) as progress:
+                for index in missing:
+                    states[index] = self.encode(self.ids[index], progress)
+                    checks.require_finite("text encoder", "for this prompt", states[index])
+                    self.cache.put("prompts", keys[index], {"states": states[index]})
+            self.shares["text"] = len(missing) / len(keys)
+        return [states[index] for index in range(len(keys))]
 
     def encode(self, ids: list[int], progress: Callable[[], None]) -> np.ndarray:
         part, tap = self.model.text_encoder, self.model.manifest.tap
@@ -247,7 +249,7 @@ class Generation:
         return passes
 
     def modulation(self) -> np.ndarray:
-        """The modulation table of the whole schedule, (6 blocks + 2, pairs, d) float32; its weights are read once a schedule."""
+        """The modulation table of the whole schedule, float32 (6 blocks + 2, pairs, d), made once a schedule."""
         pairs = plan.pairs(*self.schedules)
         key = {
             "transformer": self.model.transformer.identity,
@@ -274,7 +276,7 @@ class Generation:
     # Denoising
 
     def first_state(self) -> State:
-        """Noise in the reference's draw order, video then sound; or given latents, noised to the step the run begins at."""
+        """Noise in the reference's draw order, video then sound; or given latents, noised to the first step."""
         own, (T, h, w) = self.settings, self.latent
         config = self.transformer.config
         if self.run.noise:
@@ -299,14 +301,12 @@ class Generation:
     def start_latents(self) -> tuple[np.ndarray, np.ndarray]:
         """The given film as normalised latents."""
         loaded = load_arrays(Path(self.settings.start_latents or ""))
-        shapes = (
-            (self.transformer.config.in_channels, *self.latent),
-            (2, self.transformer.config.audio_in_channels, plan.audio_latents(self.settings.frames)),
-        )
-        found = loaded and tuple(loaded[0].get(name) for name in ("video", "audio"))
-        if not found or any(each is None or each.shape != shape for each, shape in zip(found, shapes, strict=True)):
+        arrays = loaded[0] if loaded else {}
+        config, sound = self.transformer.config, plan.audio_latents(self.settings.frames)
+        shapes = {"video": (config.in_channels, *self.latent), "audio": (2, config.audio_in_channels, sound)}
+        if {name: each.shape for name, each in arrays.items()} != shapes:
             raise RunError("input", f"{self.settings.start_latents} does not hold latents of this size and length.")
-        return found
+        return arrays["video"], arrays["audio"]
 
     def denoise(self, passes: list[Pass], table: np.ndarray, state: State) -> State:
         """All steps that are left; after each the state is on disk. Tells step, preview."""
@@ -464,7 +464,7 @@ class Generation:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[[], None]]:
-        """Tells that a phase begins, times it, notes its speed. Yields what to call after each of `total` pieces of work."""
+        """Tells that a phase begins and times it. Yields what to call after each of `total` pieces of work."""
         if self.cancelled():
             raise Cancelled
         started = time.monotonic()
@@ -495,7 +495,7 @@ class Generation:
 
         return count
 
-    def blocks(self, phase: str, groups: list[Mapping[str, Any]], progress: Callable[[], None]) -> Counted:
+    def blocks(self, phase: str, groups: Sequence[Mapping[str, Any]], progress: Callable[[], None]) -> Counted:
         """Blocks of a phase as the plan wants them held: for the next run too, for this phase, or passing through."""
         mode = self.plan.residency.get(phase, "streamed")
         keep = phase if phase in self.plan.warm else None
@@ -520,14 +520,12 @@ class Watched(dict):
 class Counted:
     """Blocks on their way to the arithmetic, watched and counted; may be iterated again and again."""
 
-    def __init__(
-        self, blocks: Iterable[Mapping[str, Any]], cancelled: Callable[[], bool], progress: Callable[[], None]
-    ):
+    def __init__(self, blocks: Blocks, cancelled: Callable[[], bool], progress: Callable[[], None]):
         self.blocks, self.cancelled, self.progress = blocks, cancelled, progress
-        self.running: Any = None
+        self.running: Generator[Mapping[str, Any]] | None = None
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self.running = running = iter(self.blocks)
+        self.running = running = _pass(self.blocks)
         try:
             for block in running:
                 yield Watched(block, self.cancelled)
@@ -539,6 +537,11 @@ class Counted:
         """Stops the reader at once, not when the last traceback lets go of it."""
         if self.running is not None:
             self.running.close()
+
+
+def _pass(blocks: Blocks) -> Generator[Mapping[str, Any]]:
+    """One pass over the blocks, as a generator that can be closed."""
+    yield from blocks
 
 
 def _count_nothing() -> None:

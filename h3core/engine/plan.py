@@ -1,7 +1,7 @@
 """What a run will cost, before anything is loaded: rows, work, memory by phase, disk, time, and whether it fits.
 
-The plan is the allocation: each phase's buffers are declared by h3core.model.memory and this sums what the arena will allocate. Pure
-Python over headers and configs; no extension, no weights. Also home of `Settings`, the engine's request.
+The plan is the allocation: each phase's buffers are declared by h3core.model.memory and this sums what the arena will
+allocate. Pure Python over headers and configs; no extension, no weights. Also home of `Settings`, the engine's request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from h3core.model.vae_config import AudioVaeConfig, VideoVaeConfig
 from h3core.weights.model_files import ModelFiles, Weight
 
 RESIDENCIES = ("auto", "resident", "streamed")
-END_OF_TEXT = "<|endoftext|>"  # what the pass without the prompt is conditioned on: the released model was trained to drop prompts so
+END_OF_TEXT = "<|endoftext|>"  # what the pass without the prompt is conditioned on
 MAX_SEED = 2**64 - 1
 MIN_FRAMES = 22  # five frames have too few latents to be decoded
 PROCESS_BYTES = 160 << 20  # the interpreter, numpy, the extensions and ffmpeg before any weight; measured
@@ -67,8 +67,9 @@ class SettingsError(ValueError):
 class Settings:
     """What one run is to make. `steps` are model evaluations. None: the model's own value, or every physical core.
 
-    start_step and start_latents: begin at that step from noised given latents (a file with float32 "video" (24, T, h, w) and
-    "audio" (2, 32, A), normalised) instead of from noise.   noise_guard: stop when the estimate is white noise.
+    start_step, start_latents: begin at that step from noised given latents instead of from noise. The file holds
+    float32 "video" (24, T, h, w) and "audio" (2, 32, A), normalised.
+    noise_guard: stop when the estimate is white noise.
     """
 
     prompt: str
@@ -154,7 +155,7 @@ class Settings:
 
 def _whole(name: str, value: Any) -> int:
     try:
-        if isinstance(value, bool) or int(value) != value and not isinstance(value, str):
+        if isinstance(value, bool) or (int(value) != value and not isinstance(value, str)):
             raise ValueError
         return int(value)
     except (TypeError, ValueError):
@@ -211,7 +212,7 @@ def latent_shape(settings: Settings) -> tuple[int, int, int]:
 
 
 def schedules(settings: Settings, model: ModelFiles) -> tuple[Schedule, Schedule]:
-    """Noise levels of video and sound. They are cut to one length: an extreme shift collapses some points of one of them.
+    """Noise levels of video and sound, of one length.
 
     raises: SettingsError for a shift that is no shift.
     """
@@ -254,10 +255,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run in figures. settings: with everything resolved.   rows: packed sequence.   residency: phase -> "resident" | "streamed".
+    """A run in figures.
 
-    warm: parts whose weights stay for the next run.   batch: VAE units decoded together.   measured: whether the time rests on runs
-    of this machine rather than on a guess.   sentence: what to tell; when it does not fit, the single change that makes it fit.
+    settings: with everything resolved.   rows: of the packed sequence.   residency: phase -> "resident" | "streamed".
+    warm: phases whose weights stay for the next run.   batch: VAE units decoded together.
+    measured: whether the time rests on runs of this machine rather than on a guess.
+    sentence: what to tell; when it does not fit, the single change that makes it fit.
     """
 
     settings: Settings
@@ -552,7 +555,7 @@ def _what_fits(plan: Plan, planner: _Planner) -> str:
         return f"{need}: it fits at {sizes[size][0]}x{sizes[size][1]}."
     least = min(_Planner(replace(settings, residency="streamed", frames=MIN_FRAMES, width=32, height=32), planner.model,
                          planner.memory_bytes, planner.speeds).plan().peak_bytes, plan.peak_bytes)  # fmt: skip
-    return f"{need}: even the smallest film of this model needs {spoken_bytes(least)}; close other programs or take a smaller model."
+    return f"{need}: even its smallest film needs {spoken_bytes(least)}; close other programs or take a smaller model."
 
 
 def _largest(candidates: range, fits: Callable[[int], bool]) -> int | None:
@@ -571,10 +574,11 @@ def _smaller(width: int, height: int) -> Iterator[tuple[int, int]]:
     """Canvases of about this shape, from the smallest up to the one before it."""
     longer = max(width, height)
     for side in range(CANVAS_MULTIPLE, longer, CANVAS_MULTIPLE):
-        yield tuple(
-            max(CANVAS_MULTIPLE, round(each * side / longer / CANVAS_MULTIPLE) * CANVAS_MULTIPLE)
-            for each in (width, height)
-        )
+        yield _scaled(width, side / longer), _scaled(height, side / longer)
+
+
+def _scaled(side: int, share: float) -> int:
+    return max(CANVAS_MULTIPLE, round(side * share / CANVAS_MULTIPLE) * CANVAS_MULTIPLE)
 
 
 # Which weights each phase reads
@@ -636,7 +640,7 @@ def audio_decoder(model: ModelFiles) -> dict[str, Weight]:
 
 
 def loaded_bytes(weights: Mapping[str, Weight]) -> int:
-    """Memory of loaded weights: matrices stay as they are stored (q, k, v may share bytes), all else becomes float32."""
+    """Memory of loaded weights: matrices stay as stored (q, k, v may share bytes), all else becomes float32."""
     packed = {(each.path, each.offset): each.size_bytes for name, each in weights.items() if _is_matrix(name, each)}
     return sum(packed.values()) + sum(
         4 * math.prod(each.shape) for name, each in weights.items() if not _is_matrix(name, each)
@@ -649,7 +653,7 @@ def _is_matrix(name: str, weight: Weight) -> bool:
 
 
 class Speeds:
-    """FLOP per second that runs on this machine reached, by model, precision, threads and phase; a small file in H3_HOME."""
+    """FLOP per second that runs on this machine reached, by model, precision, threads and phase: a file in H3_HOME."""
 
     def __init__(self, path: Path | None = None):
         self.path = path or home() / "speed.json"

@@ -1,7 +1,8 @@
 """A small picture of the film while it is still latents: cheap, rough, every step.
 
-Until the video VAE has decoded once on this machine, the three strongest principal components stand for red, green and blue. The first
-decode leaves a linear fit from latents to colours behind, which is then used for every model with that VAE.
+Until the video VAE has decoded once on this machine, the three strongest principal components stand for red, green and
+blue. The first decode leaves a linear fit from latents to colours behind, which is then used for every model with that
+VAE.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ DIMMEST, BRIGHTEST = 2.0, 98.0  # percentiles that become black and white while 
 
 
 def picture(latent: np.ndarray, fit: np.ndarray | None) -> np.ndarray:
-    """The middle frame of a film. latent: (C, T, h, w) normalised.   fit: (C + 1, 3) or None.   returns (H, W, 3) uint8."""
+    """The middle frame of a film, (H, W, 3) uint8.
+
+    latent: (C, T, h, w) normalised.   fit: (C + 1, 3) from `ColourFit`, or None.
+    """
     frame = latent[:, latent.shape[1] // 2].astype(np.float64)
     channels, height, width = frame.shape
     values = frame.reshape(channels, -1).T
@@ -25,7 +29,7 @@ def picture(latent: np.ndarray, fit: np.ndarray | None) -> np.ndarray:
 
 
 def _components(values: np.ndarray) -> np.ndarray:
-    """(n, C) -> (n, 3) in 0 ... 1. Signs are fixed, so that colours do not jump from step to step more than they must."""
+    """(n, C) -> (n, 3) in 0 ... 1. Signs are fixed, so that colours jump no more than they must from step to step."""
     centred = values - values.mean(0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     strongest = vectors[:, ::-1][:, :3]

@@ -1,14 +1,17 @@
-"""The engine as a process of its own: one JSON object per line in, one per line out. It keeps kernels and weights warm between runs.
+"""The engine as a process of its own: one JSON object per line in, one per line out. It keeps kernels and weights warm
+between runs.
 
 in:  run{run, settings, model, folder, output} · cancel{run} · unload · quit
-out: hello · phase · step · preview · memory · finished · failed · cancelled, each with "t" (monotonic seconds) and, but for hello, "run"
-Nothing else may be printed on stdout, so the real one is taken away first and every stray print goes to stderr. The process ends when
-stdin does: whoever reads the messages is gone, and the state of the run is on disk.
+out: hello · phase · step · preview · memory · finished · failed · cancelled, each with "t" (monotonic seconds) and,
+     but for hello, "run"
+Nothing else may be printed on stdout, so the real one is taken away first and every stray print goes to stderr. The
+process ends when stdin does: whoever reads the messages is gone, and the state of the run is on disk.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import platform
@@ -19,9 +22,12 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from h3core.version import VERSION
+
+if TYPE_CHECKING:
+    from h3core.engine import pipeline
 
 MEMORY_EVERY_S = 2.0
 OUT_OF_MEMORY = "Memory ran out: choose a smaller size, fewer frames, or streamed weights."
@@ -33,7 +39,7 @@ class Messages:
     def __init__(self, out: BinaryIO):
         self.out, self.lock = out, threading.Lock()
 
-    def send(self, message_type: str, run: str | None = None, **values: object) -> None:
+    def send(self, message_type: str, run: str | None = None, **values: Any) -> None:
         """Writes one message; if nobody reads any more, the process has no purpose and ends."""
         message = {"type": message_type, "t": round(time.monotonic(), 4), **({"run": run} if run else {}), **values}
         line = json.dumps(message, ensure_ascii=True, allow_nan=False, default=str) + "\n"
@@ -89,8 +95,8 @@ class Worker:
 
         self.messages, self.inbox, self.Kernels = messages, inbox, Kernels
         self.kernels = Kernels()
-        replaced = self.kernels.verify()
-        self.engine = None
+        replaced = self.kernels.verify() if hasattr(self.kernels, "verify") else []
+        self.engine: pipeline.Engine | None = None
         messages.send(
             "hello",
             version=VERSION,
@@ -108,7 +114,7 @@ class Worker:
         while (task := self.inbox.tasks.get()) is not None:
             if task["type"] == "unload":
                 self.engine = None
-                self.messages.send("memory", **memory())
+                self.messages.send("memory", None, **memory())
             else:
                 self._run(task)
             if self.inbox.closed.is_set():
@@ -164,7 +170,7 @@ class Watch:
         self.thread = threading.Thread(target=self._memory, name="memory", daemon=True)
         self.thread.start()
 
-    def event(self, message_type: str, **values: object) -> None:
+    def event(self, message_type: str, **values: Any) -> None:
         """What the pipeline tells."""
         if message_type == "phase":
             self.phase = str(values["phase"])
@@ -241,8 +247,8 @@ def take_stdout() -> BinaryIO:
 def main() -> int:
     """The process. Returns its exit code."""
     messages = Messages(take_stdout())
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a log line never hides the error it tells about
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")  # a log line never hides the error it tells about
     inbox = Inbox(sys.stdin.buffer, messages)
     try:
         worker = Worker(messages, inbox)

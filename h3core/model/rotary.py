@@ -22,7 +22,7 @@ def inverse_frequencies(theta: float, channels: int) -> np.ndarray:
 
 def tables(angles: np.ndarray) -> Tables:
     """Cosine and sine of float32 angles."""
-    wide = angles.astype(np.float64)
+    wide = angles.astype(np.float64, order="C")
     return np.cos(wide).astype(np.float32), np.sin(wide).astype(np.float32)
 
 

@@ -1,4 +1,6 @@
-"""The plan: figures of released sizes without released weights, what fits and what to change, and requests that cannot run."""
+"""The plan: figures of released sizes without released weights, what fits and what to change, and requests that cannot
+run.
+"""
 
 import subprocess
 import sys
@@ -184,7 +186,7 @@ def test_schedules_of_impossible_shifts(tiny):
 
 def test_a_plan_needs_no_extension():
     code = (
-        "import sys; from h3core.engine import plan; "
-        "bad = [m for m in sys.modules if m.startswith('h3core.kernels.') or m in ('torch', 'gradio')]; assert not bad, bad"
+        "import sys; from h3core.engine import plan; bad = [m for m in sys.modules "
+        "if m.startswith('h3core.kernels.') or m in ('torch', 'gradio')]; assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], cwd=TINY.parents[2], check=True)
