@@ -15,6 +15,12 @@ void h3_table_init(h3_table *table, unsigned cpu) {
     h3_fill_sampler_c(table);
 #if defined(__x86_64__)
     if (cpu & H3_CPU_AVX2) {
+        h3_fill_attention_avx2(table);
+        h3_fill_conv_avx2(table);
+        h3_fill_elementwise_avx2(table);
+        h3_fill_expand_avx2(table);
+        h3_fill_matmul_avx2(table);
+        h3_fill_norm_avx2(table);
     }
     if (cpu & H3_CPU_AVX512) {
         h3_fill_expand_avx512(table);

@@ -206,6 +206,12 @@ void h3_fill_audio_c(h3_table *table);
 void h3_fill_sampler_c(h3_table *table);
 
 #if defined(__x86_64__)
+void h3_fill_attention_avx2(h3_table *table);
+void h3_fill_conv_avx2(h3_table *table);
+void h3_fill_elementwise_avx2(h3_table *table);
+void h3_fill_expand_avx2(h3_table *table);
+void h3_fill_matmul_avx2(h3_table *table);
+void h3_fill_norm_avx2(h3_table *table);
 void h3_fill_expand_avx512(h3_table *table);
 void h3_fill_matmul_avx512(h3_table *table, unsigned cpu);
 void h3_fill_norm_avx512(h3_table *table);
