@@ -42,7 +42,8 @@ RESIDENCIES = ("auto", "resident", "streamed")
 END_OF_TEXT = "<|endoftext|>"  # what the pass without the prompt is conditioned on
 MAX_SEED = 2**64 - 1
 MIN_FRAMES = 22  # five frames have too few latents to be decoded
-PROCESS_BYTES = 160 << 20  # the interpreter, numpy, the extensions and ffmpeg before any weight; measured
+PROCESS_BYTES = 80 << 20  # the interpreter, numpy and the extensions before any weight; measured
+ENCODER_BYTES, ENCODER_PIXEL_BYTES = 44 << 20, 235  # ffmpeg with 4 threads, and per pixel of the canvas; measured
 SAFE_SHARE = 0.92  # of the memory that is free now: other programs go on living
 WARM_SHARE = 0.6  # weights are kept for the next run only if that leaves the machine usable
 SLOTS = 2  # block slots when streaming
@@ -412,12 +413,13 @@ class _Planner:
         return Phase(name, buffers, weights, kept, getattr(self, f"{name}_flop")(), 0.0)
 
     def left_behind(self, name: str) -> int:
-        """Results of earlier phases that are still needed: latents always, the table and the text while denoising."""
+        """What lies beside a phase: latents always, table and text while denoising, the encoder while decoding."""
         latents = 3 * 4 * (self.video_rows * self.dit.row_width + 2 * self.sound * self.dit.audio_in_channels)
         if name == "denoise":
             latents += sum(self.text_rows) * self.dit.hidden_size * 4 + self.table().size_bytes
-        if name in ("video", "mux"):
+        if name in ("video", "mux"):  # the encoder is a process of its own, but of the same memory
             latents += 2 * self.sound * self.audio.hop * 4
+            latents += ENCODER_BYTES + ENCODER_PIXEL_BYTES * self.settings.width * self.settings.height
         return latents
 
     def fixed_bytes(self, name: str) -> int:
