@@ -165,6 +165,7 @@ class _Progress:
 
     def __init__(self, frames: int):
         self._frames, self._live, self._open = frames, sys.stderr.isatty(), False
+        self._phase = self._step = ""
 
     def begin(self, job: int, plan: str, before: int) -> None:
         self.note(plan)
@@ -177,14 +178,19 @@ class _Progress:
 
     def tell(self, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "phase":
-            done, total = message.get("done"), message.get("total")
-            if not done or self._live:
-                share = f" {done}/{total}" if done and total and total > 1 else ""
-                self._line(jobs.PHASES.get(str(message.get("phase")), "working").capitalize() + share)
-        elif kind == "step":
+        if kind == "step":
             left = f", about {_duration(message['left_s'])} left" if message.get("left_s") is not None else ""
-            self._line(f"Step {message.get('step')} of {message.get('steps')}{left}")
+            self._step = f"Step {message.get('step')} of {message.get('steps')}{left}"
+            self._line(self._step)
+        elif kind == "phase":
+            name = str(message.get("phase"))
+            done, total = message.get("done") or 0, message.get("total") or 1
+            if self._live:  # blocks, tiles and chunks move the line; elsewhere they would fill a log
+                said = self._step if name == "denoise" and self._step else jobs.PHASES.get(name, "working").capitalize()
+                self._line(f"{said} ({100 * done // total} %)" if 0 < done < total else said)
+            elif name != self._phase:
+                self._line(jobs.PHASES.get(name, "working").capitalize())
+            self._phase = name
 
     def end(self, job: jobs.Job) -> int:
         self._end_line()

@@ -185,7 +185,10 @@ def serve(
         url = f"http://{shown}:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
         threading.Thread(target=_when_up, args=(server, studio, url, open_browser), daemon=True).start()
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:  # how a studio normally ends
+            pass
     return 0
 
 

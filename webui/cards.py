@@ -96,16 +96,18 @@ def phase_text(job: Job, words: Words) -> str:
         return words("waiting")
     phase = str(job.progress.get("phase", {}).get("phase", ""))
     name = words(f"phase_{phase}") if words.has(f"phase_{phase}") else words("starting")
-    step = job.progress.get("step")
-    return f"{name}, {words('step', step=step.get('step'), steps=step.get('steps'))}" if phase == "denoise" and step else name
+    if phase != "denoise":
+        return name
+    steps = job.request["steps"]
+    return f"{name}, {words('step', step=min(jobs.step_share(job)[0] + 1, steps), steps=steps)}"
 
 
 def _share(job: Job) -> float | None:
     """How much of the work is done, 0..1; None while nobody knows. Steps count for most of it, decoding for the rest."""
-    phase, step = job.progress.get("phase", {}), job.progress.get("step")
+    phase = job.progress.get("phase", {})
     name = phase.get("phase")
-    if name == "denoise" and step and step.get("steps"):
-        return 0.85 * step["step"] / step["steps"]
+    if name == "denoise":
+        return 0.85 * min(1.0, sum(jobs.step_share(job)) / job.request["steps"])
     if name in ("audio", "video", "mux"):
         within = (phase.get("done") or 0) / max(phase.get("total") or 1, 1)
         return {"audio": 0.85, "video": 0.88 + 0.1 * within, "mux": 0.98}[name]

@@ -237,12 +237,20 @@ PHASES = {
 }
 
 
+def step_share(job: Job) -> tuple[int, float]:
+    """(steps that are done, share 0..1 of the step under way); blocks within a step are counted by its phase messages."""
+    phase, step = job.progress.get("phase", {}), job.progress.get("step", {})
+    done = int(step.get("step") or 0)
+    newer = phase.get("phase") == "denoise" and phase.get("t", 0) > step.get("t", 0)
+    return done, (phase.get("done") or 0) / max(phase.get("total") or 1, 1) if newer else 0.0
+
+
 def doing(job: Job) -> str:
     """What a run is at, in words that follow "it was"."""
     phase = str(job.progress.get("phase", {}).get("phase", ""))
-    step = job.progress.get("step", {})
-    if phase == "denoise" and step:
-        return f"denoising, step {step.get('step')} of {step.get('steps')}"
+    if phase == "denoise":
+        steps = job.request.get("steps", 0)
+        return f"denoising, step {min(step_share(job)[0] + 1, steps)} of {steps}"
     return PHASES.get(phase, "starting")
 
 

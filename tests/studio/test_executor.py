@@ -55,7 +55,7 @@ def test_jobs_run_in_order_and_random_seeds_differ(studio):
 def test_a_worker_that_dies_takes_nothing_with_it(studio):
     first, second = studio.add(QUICK, prompt="crash please"), studio.add(QUICK, prompt="after that")
     job = studio.wait(first)
-    assert job.state == jobs.INTERRUPTED and "killed" in job.error and "step 1 of 3" in job.error
+    assert job.state == jobs.INTERRUPTED and "killed" in job.error and "step 2 of 3" in job.error
     assert studio.wait(second).state == jobs.DONE
 
 

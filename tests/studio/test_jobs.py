@@ -79,11 +79,14 @@ def test_stamp_sees_both_writers(store, tmp_path):
 
 
 def test_doing_names_phase_and_step(store):
-    job = store.job(store.add({}))
+    job = store.job(store.add({"steps": 20}))
     assert jobs.doing(job) == "starting"
-    store.note(job.run, {"type": "phase", "phase": "denoise"})
-    store.note(job.run, {"type": "step", "step": 3, "steps": 20})
-    assert jobs.doing(store.job(job.id)) == "denoising, step 3 of 20"
+    store.note(job.run, {"type": "step", "t": 5.0, "step": 3, "steps": 20})
+    store.note(job.run, {"type": "phase", "t": 5.5, "phase": "denoise", "done": 25, "total": 50})
+    job = store.job(job.id)
+    assert jobs.doing(job) == "denoising, step 4 of 20" and jobs.step_share(job) == (3, 0.5)
+    store.note(job.run, {"type": "step", "t": 6.0, "step": 4, "steps": 20})
+    assert jobs.step_share(store.job(job.id)) == (4, 0.0)
     store.note(job.run, {"type": "phase", "phase": "video"})
     assert jobs.doing(store.job(job.id)) == "decoding the pictures"
 

@@ -1,0 +1,209 @@
+"""The page in a real browser: type, generate, watch, cancel, reload in mid-run. Nothing on it may ask another machine for anything."""
+
+import os
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.golden_files import TINY
+from tests.test_cli import ROOT, h3
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+PATIENCE_MS = 60_000  # milliseconds that anything may take on a busy machine
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no chromium; on Debian: apt install chromium")
+    playwright = pytest.importorskip("playwright.sync_api") if not os.environ.get("CI") else __import__("playwright.sync_api").sync_api
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})  # one for all: pages share the cache of scripts
+        context.set_default_timeout(PATIENCE_MS)
+        yield context
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """Address of `h3 studio` with the stand-in for the engine."""
+    home = tmp_path_factory.mktemp("home")
+    process = h3("studio", "--no-browser", "--language", "en", "--model", str(TINY), env={"H3_HOME": str(home)}, cwd=ROOT)
+    found = re.search(rb"http://[\d.]+:\d+", process.stdout.readline())
+    assert found, process.stderr.read()
+    yield found[0].decode()
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+@pytest.fixture
+def page(browser, url):
+    """A page of its own; afterwards every request it made is looked at."""
+    asked, errors = [], []
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector("#h3-generate")
+    page.wait_for_selector("#h3-plan p")
+    yield page
+    page.close()
+    own = urlsplit(url).netloc
+    elsewhere = [each for each in asked if urlsplit(each).scheme not in ("data", "blob") and urlsplit(each).netloc != own]
+    assert elsewhere == [] and errors == []
+
+
+def ask(page, prompt, steps=3):
+    page.fill("#h3-prompt textarea", prompt)
+    page.fill("#h3-size input", "64x64")
+    page.press("#h3-size input", "Enter")
+    page.fill("#h3-frames input[type=number]", "22")
+    page.press("#h3-frames input[type=number]", "Enter")
+    page.fill("#h3-steps input, #h3-steps textarea", str(steps))
+    page.click("#h3-generate")
+
+
+def stage(page, state):
+    return page.wait_for_selector(f".h3-stage[data-state={state}]")
+
+
+def stop_all(page):
+    while button := page.query_selector("button[data-act=cancel]"):
+        button.click()
+        page.wait_for_timeout(300)
+
+
+def test_type_generate_watch(page):
+    ask(page, "a red ball <b>bounces</b> & more")
+    stage(page, "done")
+    assert "a red ball <b>bounces</b> & more" in page.inner_text(".h3-prompt")
+    assert page.wait_for_function("document.querySelector('video').readyState >= 1")
+    page.evaluate("document.querySelector('video').play()")
+    page.wait_for_function("document.querySelector('video').currentTime > 0.2")
+    assert page.evaluate("document.querySelector('video').duration") == pytest.approx(22 / 24, abs=0.15)
+    # the redraws that follow leave the playing film alone
+    page.evaluate("document.querySelector('video').mine = true")
+    page.wait_for_timeout(2500)
+    assert page.evaluate("document.querySelector('video').mine")
+    film = page.get_attribute("video", "src")
+    request = urllib.request.Request(page.url.rstrip("/") + film, headers={"Range": "bytes=0-99"})
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 206 and len(answer.read()) == 100
+
+
+def test_live_step_preview_queue_and_cancel(page):
+    ask(page, "slow film", steps=100)
+    stage(page, "running")
+    page.wait_for_selector(".h3-screen img")
+    page.wait_for_function("/step \\d+ of 100/.test(document.querySelector('.h3-progress').innerText)")
+    page.wait_for_function("/left/.test(document.querySelector('.h3-left').innerText)")
+    ask(page, "a film that waits")
+    waiting = page.wait_for_selector(".h3-queue li")
+    assert "a film that waits" in waiting.inner_text() and "Waiting" in waiting.inner_text()
+    page.click(".h3-queue button[data-act=cancel]")
+    page.wait_for_selector(".h3-queue li", state="detached")
+    page.click(".h3-stage button[data-act=cancel]")
+    page.wait_for_selector(".h3-stage[data-state=running]", state="detached")
+
+
+def test_reload_in_mid_run_shows_the_true_state(page, browser, url):
+    ask(page, "slow and reloaded", steps=100)
+    stage(page, "running")
+    page.reload()
+    assert "slow and reloaded" in stage(page, "running").inner_text()
+    other = browser.new_page()
+    other.goto(url)
+    other.wait_for_selector(".h3-stage[data-state=running]")
+    stop_all(page)
+    other.wait_for_selector(".h3-stage[data-state=running]", state="detached")
+    other.close()
+
+
+def test_progress_never_touches_what_is_typed(page):
+    ask(page, "slow while typing", steps=100)
+    stage(page, "running")
+    page.fill("#h3-prompt textarea", "half a sentence")
+    page.focus("#h3-prompt textarea")
+    page.evaluate("document.querySelector('#h3-prompt textarea').setSelectionRange(2, 6)")
+    first = page.inner_text(".h3-progress")
+    page.wait_for_function(f"document.querySelector('.h3-progress').innerText !== {first!r}")
+    page.wait_for_timeout(2500)
+    area = "document.querySelector('#h3-prompt textarea')"
+    assert page.evaluate(f"document.activeElement === {area}")
+    assert page.evaluate(f"[{area}.selectionStart, {area}.selectionEnd, {area}.value]") == [2, 6, "half a sentence"]
+    # focus on a button inside what is redrawn stays as well
+    page.focus(".h3-stage button[data-act=cancel]")
+    page.wait_for_timeout(2500)
+    assert page.evaluate("document.activeElement.dataset.act") == "cancel"
+    stop_all(page)
+
+
+def test_bad_input_is_said_under_the_button_and_adds_nothing(page):
+    page.fill("#h3-prompt textarea", "   ")
+    page.fill("#h3-steps input, #h3-steps textarea", "0")
+    page.click("#h3-generate")
+    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('prompt: is empty')")
+    assert "steps: 0 is too few" in page.inner_text("#h3-plan")
+    page.fill("#h3-size input", "500x500")
+    page.press("#h3-size input", "Enter")
+    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('480x480 and 512x512')")
+    assert page.query_selector(".h3-stage[data-state=running]") is None
+
+
+def test_a_big_seed_keeps_its_digits(page):
+    page.fill("#h3-seed input, #h3-seed textarea", "1798406481619217041")
+    ask(page, "seeded")
+    page.wait_for_function("document.querySelector('.h3-facts')?.innerText.includes('1798406481619217041')")
+    stage(page, "done")
+
+
+def test_failure_is_shown_and_films_can_be_chosen(page):
+    ask(page, "fail please")
+    assert "The stand-in failed as asked." in stage(page, "failed").inner_text()
+    ask(page, "and one that works")
+    stage(page, "done")
+    page.click(".h3-tile:has-text('fail please')")
+    stage(page, "failed")
+
+
+def test_example_fills_the_prompt(page):
+    text = page.inner_text(".h3-chip")
+    page.click(".h3-chip")
+    page.wait_for_function(f"document.querySelector('#h3-prompt textarea').value === {text!r}")
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_no_width_scrolls_sideways(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/media/999/film", "/media/1/lock", "/media/99999999999999999999/film", "/media/1/..%2f..%2flock", "/gradio_api/file=/etc/passwd"],
+)
+def test_only_what_jobs_made_is_served(url, path):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url + path)
+    assert caught.value.code in (403, 404, 422)
+
+
+def test_the_queue_outlives_its_page(browser, url, page):
+    ask(page, "slow to outlive", steps=4)
+    stage(page, "running")
+    other = browser.new_page()
+    page.goto("about:blank")
+    time.sleep(2)
+    other.goto(url)
+    other.wait_for_selector(".h3-tile:has-text('slow to outlive')")
+    other.close()
