@@ -67,7 +67,7 @@ class _File:
 
     def read(self, into: np.ndarray, offset: int) -> None:
         """Fill uint8 `into` from this offset; raises ModelError when the file ends before."""
-        view, done = memoryview(into), 0
+        view, done = memoryview(into.data), 0
         while done < len(view):
             if hasattr(os, "preadv"):
                 got = os.preadv(self.descriptor, [view[done:]], offset + done)
@@ -156,7 +156,7 @@ def _stays_packed(name: str, weight: Weight) -> bool:
 
 
 def _places(weights: Mapping[str, Weight]) -> dict[tuple[Path, int], tuple[int, int]]:
-    """Where each stored tensor lies in a block's memory: start and end in bytes; q, k, v of one tensor share a place."""
+    """Where each stored tensor lies in a block's memory: start and end in bytes; a fused q, k, v has one place."""
     place: dict[tuple[Path, int], tuple[int, int]] = {}
     end = 0
     for name, weight in weights.items():

@@ -231,7 +231,7 @@ def complete(kind: str, given: Config, weights: Mapping[str, Weight], where: str
                 f"{where} says {name} {given[name]} but the tensors have {value}; "
                 "use the config that came with the weights."
             )
-    config = {name: shown.get(name, given.get(name, default)) for name, default in DEFAULTS[kind].items()}
+    config: Config = DEFAULTS[kind] | given | shown
     if kind == "text_encoder":
         config["vision_config"] = _vision(given.get("vision_config", {}), weights, where)
     for name in ("latents_mean", "latents_std"):
@@ -272,7 +272,7 @@ def _transformer_shown(weights: Mapping[str, Weight], given: Config, where: str)
     inner = _axis(weights, "transformer_blocks.0.attn.to_q.weight", 0)
     row = _axis(weights, "proj_in.weight", 1)
     patch = 1
-    for side in given.get("patch_size", TRANSFORMER["patch_size"]):
+    for side in (TRANSFORMER | given)["patch_size"]:
         patch *= side
     return _known(
         {
@@ -295,7 +295,7 @@ def _transformer_shown(weights: Mapping[str, Weight], given: Config, where: str)
 
 def _video_vae_shown(weights: Mapping[str, Weight], given: Config, where: str) -> Config:
     dim = _axis(weights, "decoder.proj_in.weight", 0)
-    head_dim = given.get("decoder_attention_head_dim", VIDEO_VAE["decoder_attention_head_dim"])
+    head_dim = (VIDEO_VAE | given)["decoder_attention_head_dim"]
     inner = _axis(weights, "decoder.transformer_blocks.0.ff.net.2.weight", 1)
     return _known(
         {
@@ -345,7 +345,7 @@ def _vision(given: Config, weights: Mapping[str, Weight], where: str) -> Config:
             "out_hidden_size": _axis(weights, "visual.merger.linear_fc2.weight", 0),
         }
     ) | {"depth": depth}
-    return {name: shown.get(name, given.get(name, default)) for name, default in VISION.items()}
+    return VISION | given | shown
 
 
 _DERIVED = {

@@ -196,9 +196,9 @@ def _loose(place: Path, partition: str) -> Located:
 
     sources, missing = {}, {}
     for kind, found in candidates.items():
-        files = _choose(kind, found, place, partition)
-        if files:
-            sources[kind] = Source(kind, files[0].parent, files, _configs_beside(kind, files, candidates))
+        chosen = _choose(kind, found, place, partition)
+        if chosen:
+            sources[kind] = Source(kind, chosen[0].parent, chosen, _configs_beside(kind, chosen, candidates))
         else:
             because = f" ({refused[0].rstrip('.')})" if refused else ""
             missing[kind] = (
@@ -371,11 +371,14 @@ def _positive(value: Any, what: str) -> float:
 def together(located: Located, parts: dict[str, Part], partition: str) -> ModelFiles:
     """The opened parts as one model. raises: ModelError when they do not fit, or the tokenizer is missing."""
     folder, tokenizer = located.folder, located.tokenizer
+    put = f"put the folder tokenizer of MiniMaxAI/MiniMax-H3 into {folder.name}"
+    if tokenizer is None:
+        raise ModelError(f"{folder.name} has no tokenizer; {put}.")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        # without the second the seven H3 tokens are missing, and nothing would say so
-        if tokenizer is None or not (tokenizer / name).is_file():
-            where = f"{folder.name} has no tokenizer" if tokenizer is None else f"{shown(tokenizer / name)} is missing"
-            raise ModelError(f"{where}; put the folder tokenizer of MiniMaxAI/MiniMax-H3 into {folder.name}.")
+        if not (
+            tokenizer / name
+        ).is_file():  # without the second the seven H3 tokens are missing, and nothing would say
+            raise ModelError(f"{shown(tokenizer / name)} is missing; {put}.")
     manifest = read_manifest(located.index, partition, located.index_name)
     processor = located.processor if located.processor and located.processor.is_dir() else None
     files = ModelFiles(

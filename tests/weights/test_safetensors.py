@@ -64,7 +64,7 @@ BROKEN = {
     "JSON list": ([1, 2], "no table of tensors"),
     "JSON number": (b"17          ", "no table of tensors"),
     "invalid UTF-8": (b'{"\xff\xfe": 1}', "not JSON"),
-    "deep nesting": (b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "damaged header"),
+    "deep nesting": (b'{"t":' + b"[" * 20_000 + b"]" * 20_000 + b"}", "damaged header"),
     "number of many digits": (b'{"t":{"dtype":"F32","shape":[' + b"9" * 6000 + b'],"data_offsets":[0,4]}}', "damaged"),
     "entry no table": ({"t": 3}, "no dtype"),
     "entry without span": ({"t": {"dtype": "F32", "shape": [4]}}, "no dtype, shape and data_offsets"),
@@ -77,7 +77,7 @@ BROKEN = {
     "shape no list": (header_of(shape=4), "damaged shape"),
     "shape null": (header_of(shape=None), "damaged shape"),
     "hundred dimensions": (header_of(shape=[1] * 100), "100 dimensions"),
-    "million dimensions": (header_of(shape=[1] * 1_000_000), "damaged shape"),
+    "twenty thousand dimensions": (header_of(shape=[1] * 20_000), "damaged shape"),
     "axes of 2^62": (header_of(shape=[1 << 62] * 8), "impossible shape"),
     "shape 2^62 alone": (header_of(shape=[1 << 62]), "stored in 16 bytes"),
     "too many bytes": (header_of(shape=[3]), "stored in 16 bytes"),
@@ -165,7 +165,7 @@ def test_random_damage_never_gets_through_as_another_error(tmp_path):
     head = 8 + int.from_bytes(whole[:8], "little")
     path, random_ = tmp_path / "damaged.safetensors", random.Random(3)
     refused = 0
-    for _ in range(600):
+    for _ in range(250):
         damaged = bytearray(whole[: head + 4096])
         for _ in range(random_.choice((1, 1, 2, 8))):
             damaged[random_.randrange(8 if random_.random() < 0.05 else head)] = random_.choice(
@@ -178,7 +178,7 @@ def test_random_damage_never_gets_through_as_another_error(tmp_path):
         except ModelError as error:
             refused += 1
             one_sentence(error)
-    assert refused > 300
+    assert refused > 120
 
 
 def shard(folder, number=2):
