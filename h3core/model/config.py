@@ -37,7 +37,7 @@ class TransformerConfig:
     @classmethod
     def of(cls, config: Mapping[str, Any] | TransformerConfig) -> TransformerConfig:
         """raises: ValueError when the rotary channels do not fit a head, or patches are not 1 x 2 x 2."""
-        if isinstance(config, cls):
+        if isinstance(config, TransformerConfig):
             return config
         known = {field.name for field in fields(cls)}
         own = cls(**{name: value for name, value in config.items() if name in known})
@@ -76,7 +76,7 @@ class TextConfig:
     @classmethod
     def of(cls, config: Mapping[str, Any] | TextConfig) -> TextConfig:
         """config: a Qwen3-VL config or its `text_config`; rotary fields in the newer or the older place."""
-        if isinstance(config, cls):
+        if isinstance(config, TextConfig):
             return config
         text = config.get("text_config", config)
         rotary = {**(text.get("rope_scaling") or {}), **(text.get("rope_parameters") or {})}
@@ -106,7 +106,7 @@ class VisionConfig:
     @classmethod
     def of(cls, config: Mapping[str, Any] | VisionConfig) -> VisionConfig:
         """config: a Qwen3-VL config or its `vision_config`."""
-        if isinstance(config, cls):
+        if isinstance(config, VisionConfig):
             return config
         vision = config.get("vision_config", config)
         known = {field.name for field in fields(cls)}
@@ -118,6 +118,11 @@ class VisionConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head in the attention kernel, which takes multiples of eight; equals head_dim in the release."""
+        return -(-self.head_dim // 8) * 8
 
     @property
     def patch_values(self) -> int:

@@ -162,13 +162,13 @@ def vision_buffers(
     rows, frame_rows = sum(t * h * w for t, h, w in grids), max(h * w for _, h, w in grids)
     chunk, four = min(rows, CHUNK_ROWS), own.spatial_merge_size**2
     widths = (own.patch_values, own.hidden_size, own.intermediate_size, four * own.hidden_size)
-    merged = rows // four
-    attention = attention_size_bytes(frame_rows, own.num_heads, own.head_dim, attention_kind(precision, "vision"))
+    merged, heads = rows // four, own.num_heads * own.head_width
+    attention = attention_size_bytes(frame_rows, own.num_heads, own.head_width, attention_kind(precision, "vision"))
     return {
         "residual": Buffer((rows, own.hidden_size)),
         "rows": _packed(chunk, *((width, of_kind) for width in widths)),
         "attention": Buffer((attention,), "uint8"),
-        "work": Buffer((chunk * max(2 * own.hidden_size, own.intermediate_size, four * own.hidden_size),)),
+        "work": Buffer((chunk * max(2 * heads, own.intermediate_size, four * own.hidden_size),)),
         "merged": Buffer((merged, own.out_hidden_size)),
         "deep": Buffer((len(own.deepstack_visual_indexes), merged, own.out_hidden_size)),
     }

@@ -69,7 +69,9 @@ def _read(folder: Path) -> tokenizers.Tokenizer:
     if not (vocabulary.is_file() and merges.is_file()):
         raise ValueError(f"{folder} holds no tokenizer.json, nor vocab.json and merges.txt")
     lines = merges.read_text(encoding="utf-8").splitlines()
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    pairs = [
+        (first, second) for first, second in (line.split(" ") for line in lines if line and line[:8] != "#version")
+    ]
     tokens = tokenizers.Tokenizer(models.BPE(vocab=_load(vocabulary), merges=pairs))
     tokens.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -137,32 +137,43 @@ class VisionEncoder:
         packed = self._rows(d, scratch)
         qkv, bias = block["attn.qkv.weight"], block["attn.qkv.bias"]
         (q_w, k_w, v_w), (q_b, k_b, v_b) = (qkv.rows(i * d, d) for i in range(3)), np.split(bias, 3)
+        heads, width, storage = config.num_heads, config.head_width, scratch["attention"]
         for first, rows in _frames(grids):
             frame, cos, sin = (array[first : first + rows] for array in (x, *rotary))
-            attention = Attention(
-                scratch["attention"],
-                rows,
-                config.num_heads,
-                config.num_heads,
-                config.head_dim,
-                self._attention_kind,
-                self.kernels,
-            )
+            attention = Attention(storage, rows, heads, heads, width, self._attention_kind, self.kernels)
             for start, end in chunks(rows):
                 y = _flat(scratch, 0, end - start, d)
                 self._norm(packed, frame[start:end], block, "norm1")
                 k_w.matmul(packed, y, k_b)
-                attention.put_k(y, start, None, 0.0, cos[start:end], sin[start:end])
+                attention.put_k(self._widen(y), start, None, 0.0, cos[start:end], sin[start:end])
                 v_w.matmul(packed, y, v_b)
-                attention.put_v(y, start)
+                attention.put_v(self._widen(y), start)
             for start, end in chunks(rows):
-                y, heads = _flat(scratch, 0, end - start, d), _flat(scratch, 1, end - start, d)
+                y = _flat(scratch, 0, end - start, d)
                 self._norm(packed, frame[start:end], block, "norm1")
                 q_w.matmul(packed, y, q_b)
-                attention.prepare_q(y, None, 0.0, cos[start:end], sin[start:end])
-                attention.run(y, heads, start)
-                packed.pack(heads)
+                q, out = self._widen(y), _flat(scratch, 1, end - start, heads * width)
+                if width != config.head_dim:
+                    q *= np.float32((width / config.head_dim) ** 0.5)  # attention divides by the wider head's root
+                attention.prepare_q(q, None, 0.0, cos[start:end], sin[start:end])
+                attention.run(q, out, start)
+                packed.pack(self._narrow(out))
                 block["attn.proj.weight"].add(packed, frame[start:end], block["attn.proj.bias"])
+
+    def _widen(self, y: np.ndarray) -> np.ndarray:
+        """(m, d) as attention takes it: heads padded with zeros where their width is not a multiple of eight."""
+        head_dim, width = self.config.head_dim, self.config.head_width
+        if width == head_dim:
+            return y
+        heads = y.reshape(len(y), -1, head_dim)
+        return np.ascontiguousarray(np.pad(heads, ((0, 0), (0, 0), (0, width - head_dim)))).reshape(len(y), -1)
+
+    def _narrow(self, y: np.ndarray) -> np.ndarray:
+        """The inverse of _widen."""
+        head_dim, width = self.config.head_dim, self.config.head_width
+        if width == head_dim:
+            return y
+        return np.ascontiguousarray(y.reshape(len(y), -1, width)[:, :, :head_dim]).reshape(len(y), -1)
 
     def _feed_forward(self, x: np.ndarray, block: Block, scratch: Mapping[str, np.ndarray]) -> None:
         """x += fc2(gelu_tanh(fc1(LN2(x))))."""
@@ -179,7 +190,7 @@ class VisionEncoder:
     def _merge(
         self, x: np.ndarray, out: np.ndarray, name: str, fixed: Block, scratch: Mapping[str, np.ndarray]
     ) -> None:
-        """out = fc2(gelu(fc1(four rows joined))). `merger` norms each row before they are joined, deepstack the four."""
+        """out = fc2(gelu(fc1(four rows joined))). `merger` norms each row before joining, deepstack the four."""
         four = self.config.spatial_merge_size**2
         width = four * self.config.hidden_size
         norm = {"weight": fixed[f"{name}norm.weight"], "bias": fixed[f"{name}norm.bias"], "eps": NORM_EPS}

@@ -11,7 +11,7 @@ from h3core.model.layout import Layout, Segment
 from h3core.model.rotary import inverse_frequencies, transformer_tables
 from h3core.model.schedule import Pairs, distinct_pairs
 from tests.golden_files import TINY, compare, golden
-from tests.model.tiny import Recorder, allocate, kernels, load_blocks, load_fixed
+from tests.model.tiny import Recorder, allocate, as_weight, kernels, load_blocks, load_fixed
 
 FOLDER = TINY / "transformer"
 CONFIG = json.loads((FOLDER / "config.json").read_text())
@@ -107,8 +107,8 @@ def test_lower_precision_stays_near(weights, precision, tolerance):
 
 
 def make_table(network, weights, pairs):
-    table = np.full(memory.modulation_table(CONFIG, len(pairs)).shape, np.nan, np.float32)
-    scratch = allocate(memory.modulation_buffers(CONFIG, len(np.unique(pairs.times))))
+    table = np.full(memory.modulation_table(network.config, len(pairs)).shape, np.nan, np.float32)
+    scratch = allocate(memory.modulation_buffers(network.config, len(np.unique(pairs.times))))
     network.modulation(pairs, weights["fixed"], weights["adaln"], scratch, table)
     assert np.isfinite(table).all()
     return table
@@ -125,10 +125,95 @@ def forward(network, weights, inputs, precision):
     pairs = distinct_pairs([(times, tags)])
     modulation = dit.Modulation(make_table(network, weights, pairs), pairs.index(times, tags))
     states = inputs["input.encoder_hidden_states"]
-    scratch = allocate(memory.refiner_buffers(CONFIG, len(states), precision))
+    scratch = allocate(memory.refiner_buffers(network.config, len(states), precision))
     refined = network.refine(states, weights["fixed"], weights["refiner"], scratch)
-    scratch = allocate(memory.transformer_buffers(CONFIG, layout.rows, len(video), len(audio), precision))
+    scratch = allocate(memory.transformer_buffers(network.config, layout.rows, len(video), len(audio), precision))
     seen = Recorder(weights["blocks"], scratch["residual"])
     rows = inputs["input.hidden_states"], inputs["input.audio_hidden_states"], refined
     rotary = network.rotary(layout)
     return seen, network.forward(rows, layout, rotary, modulation, weights["fixed"], seen, scratch)
+
+
+SHAPES = {  # heads, head dim, hidden, ffn, blocks, rotary frequencies, distinct times, text rows, frames, height, width
+    "wide heads": (2, 128, 72, 40, 2, 16, 2, 1, 22, 32, 64),
+    "odd sizes": (5, 16, 54, 37, 1, 2, 1, 9, 5, 64, 32),
+    "four times": (3, 40, 96, 64, 3, 5, 4, 13, 39, 32, 32),
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", SHAPES)
+def test_live_against_diffusers(name, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch, the reference, is not installed")
+    from diffusers import MiniMaxH3Transformer3DModel
+
+    from h3core.model import layout as packing
+
+    heads, head_dim, hidden, ffn, blocks, frequencies, count, text_rows, frames, height, width = SHAPES[name]
+    config = {
+        "num_attention_heads": heads,
+        "attention_head_dim": head_dim,
+        "hidden_size": hidden,
+        "ffn_dim": ffn,
+        "num_layers": blocks,
+        "num_refiner_layers": 1,
+        "text_dim": 24,
+        "freq_dim": 16,
+        "time_embed_hidden_dim": 20,
+        "time_embed_dim": 12,
+        "rope_freq_dim": frequencies,
+    }
+    torch.manual_seed(len(name))
+    model = MiniMaxH3Transformer3DModel(**config).eval()
+    layout = packing.fl2va(text_rows, frames, height, width, ("first",))
+    random = np.random.default_rng(count)
+    times = np.sort(random.random(count, np.float32))[random.integers(0, count, layout.rows)]
+    distinct, index = np.unique(times, return_inverse=True)
+    video = random.standard_normal((len(layout.video_indices), 96), np.float32)
+    audio = random.standard_normal((len(layout.audio_indices), 32), np.float32)
+    text = random.standard_normal((text_rows, 24), np.float32)
+    where = [torch.from_numpy(getattr(layout, f"{kind}_indices")).long() for kind in ("video", "audio", "text")]
+    with torch.inference_mode():
+        want = model(
+            *(torch.from_numpy(rows)[None] for rows in (video, audio, text)),
+            torch.from_numpy(distinct),
+            torch.from_numpy(index.reshape(-1)),
+            torch.from_numpy(layout.tags).long(),
+            torch.from_numpy(layout.positions),
+            *where,
+            return_dict=False,
+        )
+    monkeypatch.setattr(memory, "CHUNK_ROWS", 24)
+    weights = split({name: as_weight(name, value.numpy()) for name, value in model.state_dict().items()})
+    inputs = {
+        "input.hidden_states": video,
+        "input.audio_hidden_states": audio,
+        "input.encoder_hidden_states": text,
+        "input.timestep": distinct,
+        "input.timestep_indices": index.reshape(-1),
+        "input.token_tags": layout.tags,
+        "input.position_ids": layout.positions,
+    } | {f"input.{kind}_indices": getattr(layout, f"{kind}_indices") for kind in ("text", "video", "audio")}
+    _, got = forward(dit.Transformer(config, kernels(), "exact"), weights, inputs, "exact")
+    for kind, mine, theirs in zip(("video", "audio"), got, want, strict=True):
+        compare(kind, mine, theirs[0].numpy())
+
+
+def split(weights):
+    """Weights by name into fixed ones and the three stacks of blocks."""
+    stacks = {
+        "refiner": ("token_refiner.refiner_blocks.", ""),
+        "blocks": ("transformer_blocks.", ""),
+        "adaln": ("transformer_blocks.", "adaln_proj."),
+    }
+    found = {"fixed": {name: value for name, value in weights.items() if "blocks." not in name}}
+    for stack, (prefix, within) in stacks.items():
+        found[stack] = []
+        while own := {
+            name.removeprefix(place): value
+            for place in [f"{prefix}{len(found[stack])}.{within}"]
+            for name, value in weights.items()
+            if name.startswith(place)
+        }:
+            found[stack].append(own)
+    return found

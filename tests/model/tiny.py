@@ -83,3 +83,11 @@ class Recorder:
             self.states.append(self.residual.copy())
             yield block
         self.states.append(self.residual.copy())
+
+
+def as_weight(name, values):
+    """float32 values as the model takes them under this name."""
+    if values.ndim == 2 and name.endswith(".weight") and not NOT_LINEAR.search(name):
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        return QuantMatrix(data, "f32", *values.shape, kernels())
+    return np.array(values, np.float32)
