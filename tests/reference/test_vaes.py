@@ -3,12 +3,6 @@
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.reference
-torch = pytest.importorskip("torch")
-pytest.importorskip("diffusers")
-
-from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
-
 from h3core.kernels.table import Kernels
 from h3core.model import memory
 from h3core.model.audio_vae import AudioVae, fold_weight_norm
@@ -16,7 +10,11 @@ from h3core.model.video_vae import VideoVae
 from tests.golden_files import compare
 from tests.model.tiny import allocate
 from tests.model.vae_weights import as_block, numbered, only
-from tests.reference.reference import fill
+
+pytestmark = pytest.mark.reference
+torch = pytest.importorskip("torch")
+diffusers = pytest.importorskip("diffusers")
+fill = pytest.importorskip("tests.reference.reference").fill
 
 BLOCKS = "decoder.transformer_blocks."
 AUDIO_DECODER = ("dec_in_proj.", "decoder.")
@@ -59,7 +57,7 @@ def video_model(name: str, tile: int | None):
     """(the reference's model, our config, its weights)."""
     base = {"decoder_num_layers": 2, "decoder_num_attention_heads": 3, "decoder_attention_head_dim": 16}
     with torch.no_grad():
-        model = AutoencoderKLMiniMaxH3(**{**base, **VIDEO[name]}).eval()
+        model = diffusers.AutoencoderKLMiniMaxH3(**{**base, **VIDEO[name]}).eval()
         fill(model, torch.Generator().manual_seed(len(name)))
     tiles = {}
     if tile:
@@ -118,7 +116,7 @@ def audio_model(name: str):
     """(the reference's model, its weights)."""
     base = {"latent_dim": 64, "latent_channels": 32, "num_attention_heads": 2, "sampling_rate": 1600}
     with torch.no_grad():
-        model = AutoencoderKLMiniMaxH3Audio(**{**base, **AUDIO[name]}).eval()
+        model = diffusers.AutoencoderKLMiniMaxH3Audio(**{**base, **AUDIO[name]}).eval()
         fill(model, torch.Generator().manual_seed(len(name)))
     return model, {name: value.numpy() for name, value in model.state_dict().items()}
 
