@@ -1,6 +1,6 @@
 """The audio VAE: latents that are written down, an encoder that learns to compute them, a decoder that learns to sing them.
 
-`band_latents` defines the 32 channels: log loudness in 32 bands, 40 times a second. That makes the two halves and the
+`band_latents` defines the 32 channels: log loudness in 32 bands, 40 times a second, each from its own 800 samples. That makes the two halves and the
 transformer independent: the encoder regresses the bands (mean squared error), the decoder is a vocoder trained on the bands
 of drawn sounds (multi-resolution spectra), and neither waits for the other.
 
@@ -35,9 +35,8 @@ CONFIG = dict(
 SEGMENT = 10  # latents of one training item
 PEAK_LR = 1e-3
 SPECTRA = (256, 1024, 2048)
-WINDOW = 1600  # samples a latent looks at, centred on its own 800
 LATENT_NOISE = 0.1
-CENTRES_HZ = np.concatenate([np.arange(100, 741, 40), np.geomspace(820, 7200, 15)])
+CENTRES_HZ = np.concatenate([np.arange(120, 761, 40), np.geomspace(840, 7200, 15)])
 
 
 def build(mean: list[float] | None = None, std: list[float] | None = None) -> AutoencoderKLMiniMaxH3Audio:
@@ -50,9 +49,9 @@ def build(mean: list[float] | None = None, std: list[float] | None = None) -> Au
 
 
 def _bands() -> np.ndarray:
-    """Triangular bands over the bins of a WINDOW-long spectrum, (32, WINDOW // 2 + 1)."""
-    edges = np.concatenate([[60.0], CENTRES_HZ, [8400.0]])
-    hz = np.arange(WINDOW // 2 + 1) * sound.RATE / WINDOW
+    """Triangular bands over the bins of one latent's spectrum, (32, 401)."""
+    edges = np.concatenate([[80.0], CENTRES_HZ, [8400.0]])
+    hz = np.arange(sound.HOP // 2 + 1) * sound.RATE / sound.HOP
     rise = (hz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
     fall = (edges[2:, None] - hz) / (edges[2:] - edges[1:-1])[:, None]
     return np.clip(np.minimum(rise, fall), 0, 1)
@@ -60,12 +59,9 @@ def _bands() -> np.ndarray:
 
 def band_latents(track: np.ndarray) -> np.ndarray:
     """Log loudness in 32 bands per latent, about -2..2; track (channels, samples) -> (channels, samples / 800, 32) float32."""
-    around = (WINDOW - sound.HOP) // 2
-    padded = np.pad(track, ((0, 0), (around, around)))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW, axis=1)[:, :: sound.HOP]
-    window = np.hanning(WINDOW + 1)[:-1]
-    power = (np.abs(np.fft.rfft(frames * window, axis=-1)) / window.sum() * 2) ** 2
-    return ((np.log10(np.sqrt(power @ _bands().T) + 1e-3) + 2) * 1.0).astype(np.float32)
+    frames = track.reshape(len(track), -1, sound.HOP)
+    power = (np.abs(np.fft.rfft(frames, axis=-1)) * 2 / sound.HOP) ** 2
+    return (np.log10(np.sqrt(power @ _bands().T) + 1e-3) + 2).astype(np.float32)
 
 
 def spectral_loss(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
@@ -118,7 +114,8 @@ def train(work: Path, minutes: float, end: float = 25, batch: int = 4, log=print
             losses["encoder"].append(float(loss.detach()))
         else:
             noisy = z + LATENT_NOISE * torch.rand(batch, 1, 1) * torch.randn_like(z)
-            loss = spectral_loss(model.decode(noisy.transpose(1, 2)).sample[:, 0], x)
+            got = model.decode(noisy.transpose(1, 2)).sample[:, 0]
+            loss = spectral_loss(got, x) + 2 * (got - x).abs().mean()  # the phase is fixed too, see sound.py
             losses["decoder"].append(float(loss.detach()))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,6 +1,8 @@
 """The sound of a shot: a timbre per shape, a gesture per motion, heard on the side where the subject is. 32 kHz, stereo.
 
-A small subject sounds higher than a large one; a bounce knocks at the moment of impact; stillness is near silence.
+Pitches are multiples of 40 Hz and change only every 1/40 s, so a glide is a quick scale: each audio latent (800 samples)
+then holds whole periods and always starts at phase zero, which lets a very small decoder play in tune. A small subject
+sounds higher than a large one; a bounce knocks at the moment of impact; stillness is near silence.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from h3core.micro import world
 
 RATE = 32000
 HOP = 800  # samples of one audio latent; 40 of them a second
-PITCH_HZ = {"ball": 220.0, "box": 165.0, "triangle": 330.0, "star": 440.0}
+STEP_HZ = RATE / HOP
+PITCH_HZ = {"ball": 240.0, "box": 160.0, "triangle": 320.0, "star": 440.0}
 PARTIALS = {  # (multiple of the pitch, loudness)
     "ball": ((1, 1.0), (2, 0.12)),
     "box": ((1, 0.8), (3, 0.3), (5, 0.16), (7, 0.08)),
     "triangle": ((1, 0.6), (2, 0.32), (3, 0.22), (4, 0.16), (5, 0.12)),
-    "star": ((1, 0.6), (2.76, 0.35), (5.4, 0.2)),
+    "star": ((1, 0.6), (3, 0.3), (7, 0.2)),
 }
 LOUDNESS = 0.4
-FADE_S = 0.012
+FADE_S = 0.0125
 
 
 def latents(frames: int) -> int:
@@ -28,7 +31,10 @@ def latents(frames: int) -> int:
 
 
 def _tone(shape: str, pitch_hz: np.ndarray) -> np.ndarray:
-    phase = 2 * np.pi * np.cumsum(pitch_hz) / RATE
+    """pitch_hz per sample -> the tone, its pitch taken at the start of every 1/40 s and rounded to a multiple of 40 Hz."""
+    samples = np.arange(len(pitch_hz))
+    periods = np.rint(pitch_hz[samples // HOP * HOP] / STEP_HZ)
+    phase = 2 * np.pi * periods * (samples % HOP) / HOP
     return sum(loud * np.sin(multiple * phase) for multiple, loud in PARTIALS[shape])
 
 
@@ -42,11 +48,11 @@ def shot_sound(shot: world.Shot, samples: int) -> np.ndarray:
     if shot.motion in ("moves right", "moves left"):
         sign = 1 if shot.motion == "moves right" else -1
         side = sign * np.clip(2 * u - 1, -1, 1)
-        pitch = pitch * (1 + 0.2 * u)
+        pitch = pitch * (1 + 0.4 * u)
     elif shot.motion == "moves up":
-        pitch = pitch * (0.8 + 0.7 * u)
+        pitch = pitch * (0.8 + 0.9 * u)
     elif shot.motion == "moves down":
-        pitch = pitch * (1.5 - 0.7 * u)
+        pitch = pitch * (1.7 - 0.9 * u)
     elif shot.motion == "bounces":
         loud = np.zeros(samples)
         for frame in world.impacts(shot):
