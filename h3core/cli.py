@@ -1,6 +1,7 @@
 """The command line: `h3 generate "a sentence" -o film.mp4`, `h3 studio`, and what asks about jobs, models and costs.
 
-Every flag of a request comes from the schema. Exit codes: 0 done, 1 failed, 2 cannot run as asked (one sentence for each fault), 130 cancelled.
+Every flag of a request comes from the schema. Exit codes: 0 done, 1 failed, 2 cannot run as asked (a sentence for each
+fault), 130 cancelled.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns its exit code."""
     if arguments is None and sys.getfilesystemencoding() != "utf-8":
-        # under LC_ALL=C prompts and file names would arrive as escapes and could not be written; UTF-8 mode is set at start only
+        # under LC_ALL=C prompts and names arrive as escapes that nothing can write; UTF-8 mode is set at start or never
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -71,7 +72,9 @@ def _parser() -> _Parser:
 
     generate = commands.add_parser("generate", help="make a film from a sentence")
     _add_fields(generate)
-    generate.add_argument("--events", action="store_true", help="one JSON object per line instead of progress for people")
+    generate.add_argument(
+        "--events", action="store_true", help="one JSON object per line instead of progress for people"
+    )
     generate.set_defaults(command=_generate)
 
     plan = commands.add_parser("plan", help="what a film would cost, without making it")
@@ -83,7 +86,9 @@ def _parser() -> _Parser:
     studio.add_argument("--host", default="127.0.0.1", help="address to listen at; 127.0.0.1 is this computer only")
     studio.add_argument("--port", type=int, help="port; by default the first free one from 7860")
     studio.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    studio.add_argument("--model", action="append", default=[], metavar="PATH", help="offer this model first; may be repeated")
+    studio.add_argument(
+        "--model", action="append", default=[], metavar="PATH", help="offer this model first; may be repeated"
+    )
     studio.add_argument("--language", choices=("en", "zh"), help="language of the page; by default the system's")
     studio.set_defaults(command=_studio)
 
@@ -242,7 +247,8 @@ def _plan(options: argparse.Namespace) -> int:
         return OK
     for note in request.notes:
         print(note)
-    print(f"{request.size}, {request.frames} frames ({schema.seconds(request.frames)}), {request.steps} steps, {request.precision}")
+    length = f"{request.frames} frames ({schema.seconds(request.frames)})"
+    print(f"{request.size}, {length}, {request.steps} steps, {request.precision}")
     print(f"{plan.rows} rows, {plan.flop / 1e12:.3g} TFLOP, {plan.disk_bytes / 1e6:.0f} MB of disk")
     for phase in plan.phases:
         print(f"  {phase.name:8} {phase.peak_bytes / 1e9:7.2f} GB  {_duration(phase.expected_s)}")

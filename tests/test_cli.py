@@ -1,4 +1,4 @@
-"""The command as a person runs it: bad inputs are one sentence, exit code 2 and no file; a run, its events, Ctrl-C, the queue."""
+"""The command as a person runs it: bad inputs are one sentence, code 2, no file; a run, events, Ctrl-C, the queue."""
 
 import json
 import os
@@ -130,7 +130,9 @@ def test_events_are_json_with_times(home, capsys):
     assert cli.main(["generate", "红狐狸 🐱", *QUICK, "--events", "--seed", "18446744073709551615"]) == cli.OK
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert events[0]["type"] == "queued" and events[-1]["type"] == "finished"
-    assert all(event["at"] > 0 for event in events) and [event["step"] for event in events if event["type"] == "step"] == [1, 2, 3]
+    assert all(event["at"] > 0 for event in events) and [
+        event["step"] for event in events if event["type"] == "step"
+    ] == [1, 2, 3]
 
 
 def test_failure_of_a_run(home, capsys):
@@ -140,10 +142,10 @@ def test_failure_of_a_run(home, capsys):
 
 def test_a_console_that_knows_ascii_only(home):
     env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
-    prompt = "🐱 红狐狸 \"quotes\" ’ é"
+    prompt = '🐱 红狐狸 "quotes" ’ é'
     for extra, code in (([], cli.OK), (["--size", "猫"], cli.BAD_INPUT)):
         process = h3("generate", prompt, *QUICK, *extra, env=env)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == code and b"Traceback" not in err, err
     with Studio(home) as studio:
         assert studio.jobs()[0].request["prompt"] == prompt

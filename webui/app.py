@@ -1,11 +1,12 @@
 """The page: Gradio Blocks over the studio, served to this computer only unless told otherwise.
 
-Nothing on the page asks another machine for anything: no analytics, system fonts, and a policy header that forbids it. Films, posters and
-previews are served by job number, so a request cannot name a file. Loads no weights: the worker process does.
+Nothing on the page asks another machine for anything: no analytics, system fonts, and a policy header that forbids it.
+Films, posters and previews are served by job number, so a request cannot name a file. Loads no weights.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -31,14 +32,24 @@ from .text_to_video import QUIET, create_text_to_video_tab, live_html
 HERE = Path(__file__).parent
 FIRST_PORT, PORTS_TRIED = 7860, 20
 REDRAW_S = 1.0
-SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "PingFang SC", "Microsoft YaHei", "sans-serif"]
+SYSTEM_FONTS = [
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "Roboto",
+    "Noto Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "sans-serif",
+]
 MONO_FONTS = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 # 'unsafe-eval' and 'unsafe-inline': Gradio compiles its HTML templates in the browser
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
 NO_CACHE = {"Cache-Control": "no-cache"}
 ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Crect width='32' height='32' rx='7' "
-    "fill='%230f766e'/%3E%3Cpath d='M12 9.5v13l11-6.5z' fill='white'/%3E%3C/svg%3E"
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
+    "%3Crect width='32' height='32' rx='7' fill='%230f766e'/%3E"
+    "%3Cpath d='M12 9.5v13l11-6.5z' fill='white'/%3E%3C/svg%3E"
 )
 
 
@@ -97,7 +108,9 @@ def create_app(studio: Studio, words: Words) -> FastAPI:
 
 def _theme() -> gr.themes.Base:
     """Plain fields on a plain page; colours with enough contrast for small text in light and dark."""
-    theme = gr.themes.Base(primary_hue="teal", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=MONO_FONTS, radius_size="lg")
+    theme = gr.themes.Base(
+        primary_hue="teal", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=MONO_FONTS, radius_size="lg"
+    )
     return theme.set(
         body_background_fill="#ffffff",
         body_background_fill_dark="#0f141b",
@@ -185,10 +198,8 @@ def serve(
         url = f"http://{shown}:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
         threading.Thread(target=_when_up, args=(server, studio, url, open_browser), daemon=True).start()
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # how a studio normally ends
             server.run(sockets=[listener])
-        except KeyboardInterrupt:  # how a studio normally ends
-            pass
     return 0
 
 

@@ -1,6 +1,7 @@
-"""HTML of what the page shows of jobs: the stage, the queue, the films. Strings in, strings out; every value is escaped.
+"""HTML of what the page shows of jobs: the stage, the queue, the films. Values in, strings out; every value is escaped.
 
-Elements with data-act are buttons (page.js sends the act and the job back); data-key keeps an element itself while others come and go.
+Elements with data-act are buttons (page.js sends the act and the job back); data-key keeps an element itself while
+others come and go.
 """
 
 from __future__ import annotations
@@ -15,36 +16,42 @@ from h3core.studio.jobs import Job
 
 from .strings import Words
 
+_ALIVE = (jobs.QUEUED, jobs.RUNNING)
+
 
 def stage(job: Job | None, words: Words, folder: str) -> str:
     """The large card: a film, a run under way, why one failed, or what to do first."""
     if job is None:
-        text = escape(words("empty_text", folder=folder))
-        return f'<section class="h3-stage h3-empty" data-key="empty"><h2>{escape(words("empty_title"))}</h2><p>{text}</p></section>'
-    body = _film(job, words) if job.state == jobs.DONE else _under_way(job, words) if job.state in _ALIVE else _problem(job, words)
-    return f'<section class="h3-stage" data-key="job{job.id}{_kind(job)}" data-job="{job.id}" data-state="{job.state}">{body}</section>'
-
-
-_ALIVE = (jobs.QUEUED, jobs.RUNNING)
-
-
-def _kind(job: Job) -> str:
-    return "live" if job.state in _ALIVE else "ended"
+        title, text = escape(words("empty_title")), escape(words("empty_text", folder=folder))
+        return f'<section class="h3-stage h3-empty" data-key="empty"><h2>{title}</h2><p>{text}</p></section>'
+    if job.state in _ALIVE:
+        key, body = f"live{job.id}", _under_way(job, words)
+    else:
+        key, body = f"ended{job.id}", (_film if job.state == jobs.DONE else _problem)(job, words)
+    return f'<section class="h3-stage" data-key="{key}" data-job="{job.id}" data-state="{job.state}">{body}</section>'
 
 
 def _prompt(job: Job) -> str:
-    return " ".join(str(job.request["prompt"]).split())
+    """The prompt on one line, escaped for text and attributes."""
+    return escape(" ".join(str(job.request["prompt"]).split()))
+
+
+def _button(job: Job, act: str, kind: str, label: str, inside: str, more: str = "") -> str:
+    """A button that sends (act, job) back. label: what a screen reader says, escaped; inside: HTML."""
+    attributes = f'class="{kind}" data-act="{act}" data-job="{job.id}" aria-label="{label}"{more}'
+    return f'<button type="button" {attributes}>{inside}</button>'
 
 
 def _frame(job: Job, inside: str) -> str:
-    width, height = job.request["width"], job.request["height"]
-    return f'<div class="h3-screen" style="--ratio: {width / height:.4f}">{inside}</div>'
+    ratio = job.request["width"] / job.request["height"]
+    return f'<div class="h3-screen" style="--ratio: {ratio:.4f}">{inside}</div>'
 
 
-def _facts(job: Job, words: Words) -> str:
+def _caption(job: Job, words: Words, more: str = "") -> str:
+    """The prompt, and the settings that made it."""
     request = job.request
     seed = job.seed if job.seed is not None else request["seed"]
-    return words(
+    facts = words(
         "facts",
         size=f"{request['width']} × {request['height']}",
         seconds=words.film_seconds(request["frames"]),
@@ -52,42 +59,44 @@ def _facts(job: Job, words: Words) -> str:
         precision=request["precision"],
         seed="–" if seed is None else seed,
     )
+    return f'<p class="h3-prompt">{_prompt(job)}</p><p class="h3-facts">{escape(facts + more)}</p>'
 
 
-def _caption(job: Job, words: Words, more: str = "") -> str:
-    return f'<p class="h3-prompt">{escape(_prompt(job))}</p><p class="h3-facts">{escape(_facts(job, words))}{more}</p>'
+def _row(wide: str, narrow: str) -> str:
+    return f'<div class="h3-row"><div class="h3-grow">{wide}</div>{narrow}</div>'
 
 
 def _film(job: Job, words: Words) -> str:
     if not (job.output and os.path.exists(job.output)):
-        return _frame(job, f'<p class="h3-note">{escape(words("gone", path=job.output))}</p>') + _caption(job, words)
+        note = f'<p class="h3-note">{escape(words("gone", path=job.output))}</p>'
+        return _frame(job, note) + _caption(job, words)
+    address, name = f"/media/{job.id}/film", escape(os.path.basename(job.output))
     poster = f' poster="/media/{job.id}/poster"' if job.poster else ""
-    label = escape(_prompt(job), quote=True)
-    video = (
-        f'<video controls loop playsinline preload="metadata"{poster} src="/media/{job.id}/film" aria-label="{label}"></video>'
-    )
+    source = f'src="{address}"{poster} aria-label="{_prompt(job)}"'
+    video = f'<video controls loop playsinline preload="metadata" {source}></video>'
     took = f" · {words('made_in', time=words.duration(job.ended - job.started))}" if job.ended and job.started else ""
-    save = f'<a class="h3-button" href="/media/{job.id}/film" download="{escape(os.path.basename(job.output), quote=True)}">{escape(words("save"))}</a>'
-    return _frame(job, video) + f'<div class="h3-row"><div class="h3-grow">{_caption(job, words, escape(took))}</div>{save}</div>'
+    save = f'<a class="h3-button" href="{address}" download="{name}">{escape(words("save"))}</a>'
+    return _frame(job, video) + _row(_caption(job, words, took), save)
 
 
 def _under_way(job: Job, words: Words) -> str:
     preview = job.progress.get("preview")
-    step = job.progress.get("step", {}).get("step", 0)
-    inside = f'<img src="/media/{job.id}/preview?{step}" alt="">' if preview else '<div class="h3-pulse"></div>'
-    return _frame(job, inside) + progress(job, words) + f'<div class="h3-row"><div class="h3-grow">{_caption(job, words)}</div>{_cancel(job, words)}</div>'
+    address = f"/media/{job.id}/preview?{preview.get('step', preview.get('t'))}" if preview else ""
+    inside = f'<img src="{escape(address)}" alt="">' if preview else '<div class="h3-pulse"></div>'
+    return _frame(job, inside) + progress(job, words) + _row(_caption(job, words), _cancel(job, words))
 
 
 def _problem(job: Job, words: Words) -> str:
-    title = words("interrupted" if job.state == jobs.INTERRUPTED else "failed")
-    return f'<div class="h3-problem" role="alert"><h2>{escape(title)}</h2><p>{escape(job.error)}</p></div>{_caption(job, words)}'
+    title = escape(words("interrupted" if job.state == jobs.INTERRUPTED else "failed"))
+    problem = f'<div class="h3-problem" role="alert"><h2>{title}</h2><p>{escape(job.error)}</p></div>'
+    return problem + _caption(job, words)
 
 
 def _cancel(job: Job, words: Words) -> str:
     if job.cancel_asked:
         return f'<span class="h3-note">{escape(words("stopping"))}</span>'
-    label = escape(f"{words('cancel')}: {_prompt(job)}", quote=True)
-    return f'<button type="button" class="h3-button" data-act="cancel" data-job="{job.id}" aria-label="{label}">{escape(words("cancel"))}</button>'
+    text = escape(words("cancel"))
+    return _button(job, "cancel", "h3-button", f"{text}: {_prompt(job)}", text)
 
 
 def phase_text(job: Job, words: Words) -> str:
@@ -103,7 +112,7 @@ def phase_text(job: Job, words: Words) -> str:
 
 
 def _share(job: Job) -> float | None:
-    """How much of the work is done, 0..1; None while nobody knows. Steps count for most of it, decoding for the rest."""
+    """How much of the work is done, 0..1; None while nobody knows. Steps are most of it, decoding is the rest."""
     phase = job.progress.get("phase", {})
     name = phase.get("phase")
     if name == "denoise":
@@ -117,12 +126,13 @@ def _share(job: Job) -> float | None:
 def progress(job: Job, words: Words) -> str:
     """Phase, step and time left over a bar."""
     share = _share(job) if job.state == jobs.RUNNING else None
-    bar = f'<i style="width: {share * 100:.1f}%"></i>' if share is not None else '<i class="h3-unknown"></i>' if job.state == jobs.RUNNING else "<i></i>"
-    now = f' aria-valuenow="{share * 100:.0f}"' if share is not None else ""
-    return (
-        f'<div class="h3-row h3-progress"><span class="h3-grow" aria-live="polite">{escape(phase_text(job, words))}</span>{_left(job, words)}</div>'
-        f'<div class="h3-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100"{now}>{bar}</div>'
-    )
+    if share is not None:
+        now, inside = f' aria-valuenow="{share * 100:.0f}"', f'<i style="width: {share * 100:.1f}%"></i>'
+    else:
+        now, inside = "", '<i class="h3-unknown"></i>' if job.state == jobs.RUNNING else "<i></i>"
+    text = f'<span class="h3-grow" aria-live="polite">{escape(phase_text(job, words))}</span>'
+    bar = f'<div class="h3-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100"{now}>{inside}</div>'
+    return f'<div class="h3-row h3-progress">{text}{_left(job, words)}</div>{bar}'
 
 
 def _left(job: Job, words: Words) -> str:
@@ -130,42 +140,51 @@ def _left(job: Job, words: Words) -> str:
     step: dict[str, Any] = job.progress.get("step", {})
     if job.state != jobs.RUNNING or step.get("left_s") is None:
         return '<span class="h3-left"></span>'
-    left = max(0.0, step["left_s"] - (time.time() - step.get("at", time.time())))
-    text = words("left", time=words.duration(left))
-    pattern = escape(words("left", time="{}"), quote=True)
-    return f'<span class="h3-left" data-left="{left:.0f}" data-text="{pattern}" data-units="{escape(words("units"), quote=True)}">{escape(text)}</span>'
+    left = max(0.0, step["left_s"] - (time.time() - step["at"]))
+    pattern, units = escape(words("left", time="{}")), escape(words("units"))
+    text = escape(words("left", time=words.duration(left)))
+    return f'<span class="h3-left" data-left="{left:.0f}" data-text="{pattern}" data-units="{units}">{text}</span>'
 
 
 def queue(waiting: list[Job], staged: Job | None, words: Words, serving: bool) -> str:
     """Jobs that run or wait and are not on the stage."""
     others = [job for job in waiting if staged is None or job.id != staged.id]
-    note = "" if serving or not waiting else f'<p class="h3-note" data-key="note">{escape(words("waiting_elsewhere"))}</p>'
+    note = ""
+    if waiting and not serving:
+        note = f'<p class="h3-note" data-key="note">{escape(words("waiting_elsewhere"))}</p>'
     if not others:
         return note
-    rows = "".join(
-        f'<li data-key="job{job.id}"><button type="button" class="h3-link h3-grow" data-act="show" data-job="{job.id}">'
-        f'<b>{escape(_prompt(job))}</b><small>{escape(phase_text(job, words))}</small></button>{_cancel(job, words)}</li>'
-        for job in others
-    )
-    return f'{note}<h3 data-key="title">{escape(words("queue"))}</h3><ul class="h3-queue" data-key="list">{rows}</ul>'
+    rows = "".join(_queued(job, words) for job in others)
+    title = escape(words("queue"))
+    return f'{note}<h3 data-key="title">{title}</h3><ul class="h3-queue" data-key="list">{rows}</ul>'
+
+
+def _queued(job: Job, words: Words) -> str:
+    inside = f"<b>{_prompt(job)}</b><small>{escape(phase_text(job, words))}</small>"
+    show = _button(job, "show", "h3-link h3-grow", _label(job, words), inside)
+    return f'<li data-key="job{job.id}">{show}{_cancel(job, words)}</li>'
+
+
+def _label(job: Job, words: Words) -> str:
+    return escape(words("open")) + " " + _prompt(job)
 
 
 def films(ended: list[Job], staged: Job | None, words: Words) -> str:
     """Finished films and failed runs, newest first."""
+    if not ended:
+        return ""
     tiles = "".join(_tile(job, staged, words) for job in ended)
-    return f'<h3 data-key="title">{escape(words("films"))}</h3><div class="h3-films" data-key="list">{tiles}</div>' if tiles else ""
+    return f'<h3 data-key="title">{escape(words("films"))}</h3><div class="h3-films" data-key="list">{tiles}</div>'
 
 
 def _tile(job: Job, staged: Job | None, words: Words) -> str:
-    chosen = ' aria-current="true"' if staged and staged.id == job.id else ""
-    label = escape(words("open", prompt=_prompt(job)), quote=True)
-    if job.state == jobs.DONE and job.poster:
-        inside = f'<img src="/media/{job.id}/poster" alt="" loading="lazy">'
+    if job.state != jobs.DONE:
+        inside = f"<em>{escape(words('failed' if job.state == jobs.FAILED else 'interrupted'))}</em>"
     else:
-        inside = f'<em>{escape(words("failed" if job.state == jobs.FAILED else "interrupted") if job.state != jobs.DONE else "▶")}</em>'
-    return (
-        f'<button type="button" class="h3-tile" data-key="job{job.id}" data-act="show" data-job="{job.id}" aria-label="{label}"{chosen}>'
-        f"<span>{inside}</span><small>{escape(_prompt(job))}</small></button>"
+        inside = f'<img src="/media/{job.id}/poster" alt="" loading="lazy">' if job.poster else "<em>▶</em>"
+    more = f' data-key="job{job.id}"' + (' aria-current="true"' if staged and staged.id == job.id else "")
+    return _button(
+        job, "show", "h3-tile", _label(job, words), f"<span>{inside}</span><small>{_prompt(job)}</small>", more
     )
 
 

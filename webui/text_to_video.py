@@ -1,10 +1,11 @@
 """The text-to-video tab: a form on the left, the stage, the queue and the films on the right.
 
-Handlers add, cancel or read and return at once. What changes by itself is redrawn by `redraw`, which app.py's one timer calls.
+Handlers add, cancel or read and return at once. What changes by itself is drawn by `draw`, called by the page's timer.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -68,7 +69,9 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
     with gr.Row(elem_id="h3-page", equal_height=False):
         with gr.Column(scale=5, min_width=320, elem_id="h3-form"):
             fields = {"prompt": field_widget("prompt", facts, words)}
-            examples = live_html(value=_examples(presets.examples(facts.name, words.language), words), elem_id="h3-examples")
+            examples = live_html(
+                value=_examples(presets.examples(facts.name, words.language), words), elem_id="h3-examples"
+            )
             with gr.Row():
                 fields["size"] = field_widget("size", facts, words)
                 fields["frames"] = field_widget("frames", facts, words)
@@ -78,7 +81,9 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
             with gr.Accordion(words("more"), open=False, elem_id="h3-more"):
                 if len(models) > 1:
                     choices = [(model.name, model.path) for model in models]
-                    fields["model"] = gr.Dropdown(choices, value=models[0].path, label=words("model"), elem_id="h3-model")
+                    fields["model"] = gr.Dropdown(
+                        choices, value=models[0].path, label=words("model"), elem_id="h3-model"
+                    )
                 fields["precision"] = field_widget("precision", facts, words)
                 fields["residency"] = field_widget("residency", facts, words)
                 fields["threads"] = field_widget("threads", facts, words)
@@ -142,10 +147,8 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
         data = event._data or {}
         job = data.get("job")
         if data.get("act") == "cancel" and isinstance(job, int):
-            try:
+            with contextlib.suppress(KeyError):
                 studio.cancel(job)
-            except KeyError:
-                pass
         elif data.get("act") == "show" and isinstance(job, int):
             current = replace(current, pinned=job)
         return draw(current)
@@ -157,7 +160,12 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
         """Another model has other defaults, sizes and guidance."""
         chosen = studio.facts(path)
         size, frames, steps = (FIELDS[name].default(chosen.name) for name in ("size", "frames", "steps"))
-        return [gr.update(choices=presets.sizes(chosen.name), value=size), frames, str(steps), gr.update(visible=not chosen.guidance_distilled)]
+        return [
+            gr.update(choices=presets.sizes(chosen.name), value=size),
+            frames,
+            str(steps),
+            gr.update(visible=not chosen.guidance_distilled),
+        ]
 
     given = {*fields.values(), view}
     gr.on([generate.click, fields["prompt"].submit], add, given, [plan, *outputs], concurrency_limit=None, **QUIET)
@@ -179,7 +187,7 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
 
 
 def _staged(studio: Studio, pinned: int | None, waiting: list[Job], ended: list[Job]) -> Job | None:
-    """The job on the stage: the one a person chose, else the running one, else the first waiting one, else the newest that ended."""
+    """The job on the stage: the one a person chose, else the first running or waiting one, else the last that ended."""
     if pinned is not None:
         job = studio.job(pinned)
         if job.state != jobs.CANCELLED:
@@ -196,8 +204,8 @@ def _faults(error: RequestError) -> str:
 
 
 def _examples(prompts: list[str], words: Words) -> str:
-    chips = "".join(
-        f'<button type="button" class="h3-chip" data-act="example" data-text="{escape(prompt, quote=True)}">{escape(prompt)}</button>'
-        for prompt in prompts
-    )
-    return f'<div class="h3-chips"><span>{escape(words("try"))}</span>{chips}</div>'
+    chips = [
+        f'<button type="button" class="h3-chip" data-act="example" data-text="{text}">{text}</button>'
+        for text in map(escape, prompts)
+    ]
+    return f'<div class="h3-chips"><span>{escape(words("try"))}</span>{"".join(chips)}</div>'

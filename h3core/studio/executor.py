@@ -1,11 +1,12 @@
 """Runs the queue: owns the worker process, hands it one run at a time, and writes what it says into the store.
 
-The worker may die at any moment (memory, a signal, a bug) and takes nothing with it: the run is marked interrupted with what it was
-doing, and the next run gets a fresh worker. Everything happens in one background thread; nothing raises through.
+The worker may die at any moment (memory, a signal, a bug) and takes nothing with it: the run is marked interrupted with
+what it was doing, and the next run gets a fresh worker. All of it happens in one thread; nothing raises through.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -30,7 +31,9 @@ from h3core.studio.names import film_path
 
 TURN_S = 0.2  # how soon a job or a cancel from another process is seen
 LOCK_TURN_S = 0.5  # how often a process that has to wait asks for the lock
-CANCEL_GRACE_S = 60.0  # a block of the largest model, streamed from a slow disk, takes less; after this the worker is ended
+CANCEL_GRACE_S = (
+    60.0  # a block of the largest model, streamed from a slow disk, takes less; after this the worker is ended
+)
 QUIT_GRACE_S = 5.0
 LOG_LIMIT = 1_000_000  # bytes of worker output kept
 
@@ -50,7 +53,13 @@ class _Worker:
                 log.truncate(0)
             # a session of its own: Ctrl-C in the terminal is ours to turn into a cancel
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, cwd=home, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                cwd=home,
+                start_new_session=True,
             )
         self.greeted = False
         self.last_words = ""
@@ -93,17 +102,15 @@ class _Worker:
 
     def kill(self) -> None:
         """Ends it and whatever it started, at once."""
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except OSError:
-            pass
         self.process.wait()
 
     def why_ended(self) -> str:
         """How the process ended, as the second half of a sentence."""
         code = self.process.returncode
         if code == -signal.SIGKILL:
-            return "was killed, most often because memory ran out; choose a smaller size, fewer frames, or streamed weights"
+            return "was killed, most often for want of memory; choose a smaller size, fewer frames, or streamed weights"
         if code is not None and code < 0:
             return f"crashed ({signal.strsignal(-code) or f'signal {-code}'})"
         return f"ended with code {code}"
@@ -122,7 +129,7 @@ class _Worker:
 class Executor:
     """The queue's engine room.
 
-    own: numbers of the jobs this process may run, None for all of them. A page runs the whole queue; a command runs what it added.
+    own: numbers of the jobs this process may run, None for all: a page runs the whole queue, a command what it added.
     """
 
     def __init__(self, store: Store, home: Path, own: set[int] | None, command: Sequence[str] = WORKER):
@@ -210,7 +217,9 @@ class Executor:
             job = jobs.next_of(waiting, self._own)
             if job:
                 self._start(job)
-        elif self._cancel_deadline is None and any(job.run == self._current.run and job.cancel_asked for job in waiting):
+        elif self._cancel_deadline is None and any(
+            job.run == self._current.run and job.cancel_asked for job in waiting
+        ):
             self._cancel_deadline = time.monotonic() + CANCEL_GRACE_S
             if self._worker:
                 self._worker.send({"type": "cancel", "run": str(self._current.run)})

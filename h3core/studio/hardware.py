@@ -36,7 +36,9 @@ def cpu_name() -> str:
     """The processor as people call it, without trademark signs."""
     name = ""
     try:
-        found = re.search(r"^(?:model name|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8", "replace"), re.MULTILINE)
+        found = re.search(
+            r"^(?:model name|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8", "replace"), re.MULTILINE
+        )
         name = found[1] if found else ""
     except OSError:
         pass

@@ -1,7 +1,7 @@
 """The job store: what was asked, what became of it, and every message on the way, in one SQLite file per user folder.
 
-A job is what a person asked; a run is one worker task for it and carries the state. Several processes may read and add at
-once; only the one that holds the Lock runs anything. Knows no worker and no page.
+A job is what a person asked; a run is one worker task for it and carries the state. Several processes may read and add
+at once; only the one that holds the Lock runs anything. Knows no worker and no page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-QUEUED, RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "queued", "running", "done", "failed", "cancelled", "interrupted"
+QUEUED, RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
+    "queued",
+    "running",
+    "done",
+    "failed",
+    "cancelled",
+    "interrupted",
+)
 ENDED = (DONE, FAILED, CANCELLED, INTERRUPTED)
 
 VERSION = 1  # PRAGMA user_version; a later layout migrates from here
@@ -31,7 +38,9 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_state ON runs (state);
 CREATE INDEX runs_job ON runs (job);
-CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs, at REAL NOT NULL, message TEXT NOT NULL);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs, at REAL NOT NULL, message TEXT NOT NULL
+);
 CREATE INDEX messages_run ON messages (run);
 """
 _JOB_COLUMNS = (
@@ -45,8 +54,9 @@ _JOB_QUERY = f"SELECT {_JOB_COLUMNS} FROM jobs JOIN runs ON runs.job = jobs.id"
 class Job:
     """A job with its run. Times are seconds since 1970. request: Request.to_json().
 
-    seed, output and poster are known once the run has started or ended; error is the sentence of a failed or interrupted run.
-    progress: the newest message of each type, by type ("phase", "step", "preview", "memory", ...).
+    seed, output and poster are known once the run has started or ended; error is the sentence of one that failed or was
+    interrupted.
+    progress: the newest message of each type, by type ("phase", "step", "preview", "memory", ...), with "at", its time.
     """
 
     id: int
@@ -72,7 +82,7 @@ def home_folder(home: str | os.PathLike | None = None) -> Path:
 
 
 class Lock:
-    """Held by the one process that runs jobs of a user folder. The system frees it when the process ends, however it ends."""
+    """Held by the one process that runs jobs of a user folder. The system frees it when that process ends."""
 
     def __init__(self, home: Path):
         self._path = home / "lock"
@@ -108,7 +118,9 @@ class Store:
         self._changed = threading.Condition(self._guard)
         self._db = sqlite3.connect(home / "studio.db", timeout=30, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")  # after a power cut the newest messages may be missing, never half there
+        self._db.execute(
+            "PRAGMA synchronous = NORMAL"
+        )  # after a power cut the newest messages may be missing, never half there
         self._db.execute("PRAGMA foreign_keys = ON")
         with self._write():
             if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
@@ -122,7 +134,7 @@ class Store:
 
     @contextmanager
     def _write(self) -> Iterator[None]:
-        """One transaction; the write lock is taken first, so that what was read inside is still true when it commits."""
+        """One transaction; the write lock comes first, so that what was read inside is still true when it commits."""
         with self._guard:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -146,7 +158,9 @@ class Store:
     def add(self, request: dict[str, Any]) -> int:
         """A new job at the end of the queue; its number."""
         with self._write():
-            job = self._db.execute("INSERT INTO jobs (created, request) VALUES (?, ?)", (time.time(), _dump(request))).lastrowid
+            job = self._db.execute(
+                "INSERT INTO jobs (created, request) VALUES (?, ?)", (time.time(), _dump(request))
+            ).lastrowid
             self._db.execute("INSERT INTO runs (job, state) VALUES (?, ?)", (job, QUEUED))
         return int(job or 0)
 
@@ -184,23 +198,35 @@ class Store:
         row = self._db.execute("SELECT progress FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
             return
-        progress = json.loads(row[0]) | {str(message.get("type", "")): message}
-        self._db.execute("INSERT INTO messages (run, at, message) VALUES (?, ?, ?)", (run, time.time(), _dump(message)))
+        now = time.time()
+        progress = json.loads(row[0]) | {str(message.get("type", "")): message | {"at": now}}
+        self._db.execute("INSERT INTO messages (run, at, message) VALUES (?, ?, ?)", (run, now, _dump(message)))
         self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (_dump(progress), run))
 
-    def end(self, run: int, state: str, message: dict[str, Any], error: str = "", output: str | None = None, poster: str | None = None) -> None:
+    def end(
+        self,
+        run: int,
+        state: str,
+        message: dict[str, Any],
+        error: str = "",
+        output: str | None = None,
+        poster: str | None = None,
+    ) -> None:
         """The last word on a run, with the message that says so. A run that has ended keeps its state."""
         with self._write():
             self._note(run, message)
             self._db.execute(
-                "UPDATE runs SET state = ?, ended = ?, error = ?, output = ?, poster = ? WHERE id = ? AND state IN (?, ?)",
+                "UPDATE runs SET state = ?, ended = ?, error = ?, output = ?, poster = ? "
+                "WHERE id = ? AND state IN (?, ?)",
                 (state, time.time(), error, output, poster, run, QUEUED, RUNNING),
             )
 
     def ask_cancel(self, job: int) -> str:
-        """Cancels a waiting job at once and asks a running one to stop; the state afterwards, "" if there is no such job."""
+        """Cancels a waiting job at once, asks a running one to stop; the state afterwards, "" if there is no such."""
         with self._write():
-            row = self._db.execute("SELECT id, state FROM runs WHERE job = ? ORDER BY id DESC LIMIT 1", (job,)).fetchone()
+            row = self._db.execute(
+                "SELECT id, state FROM runs WHERE job = ? ORDER BY id DESC LIMIT 1", (job,)
+            ).fetchone()
             if row is None:
                 return ""
             run, state = row
@@ -238,7 +264,7 @@ PHASES = {
 
 
 def step_share(job: Job) -> tuple[int, float]:
-    """(steps that are done, share 0..1 of the step under way); blocks within a step are counted by its phase messages."""
+    """(steps that are done, share 0..1 of the step under way); phase messages count the blocks within a step."""
     phase, step = job.progress.get("phase", {}), job.progress.get("step", {})
     done = int(step.get("step") or 0)
     newer = phase.get("phase") == "denoise" and phase.get("t", 0) > step.get("t", 0)

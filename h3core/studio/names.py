@@ -11,7 +11,7 @@ SLUG_BYTES = 60  # a name has at most 255 bytes, and Chinese takes three a chara
 
 
 def slug(prompt: str) -> str:
-    """Letters and digits of the prompt, others as single dashes, at most SLUG_BYTES bytes of UTF-8; "film" if nothing is left."""
+    """Letters and digits of the prompt, others as single dashes, at most SLUG_BYTES bytes; "film" if none is left."""
     text = unicodedata.normalize("NFC", prompt)
     if sys.getfilesystemencoding() != "utf-8":
         text = text.encode("ascii", "ignore").decode("ascii")

@@ -1,7 +1,7 @@
 """What a person can ask for: every field once, with its kind, range, unit, default per model and help.
 
-Flags, widgets, JSON and messages derive from FIELDS. `parse` turns raw values (text from a page, a command line or a file) into
-a Request, or raises RequestError with one plain sentence per fault that names the field and the nearest legal values.
+Flags, widgets, JSON and messages derive from FIELDS. `parse` turns raw values (a page, a command line, a file) into
+a Request, or raises RequestError with one plain sentence per fault: the field, and the nearest legal values.
 Knows no file, no engine and no page.
 """
 
@@ -53,7 +53,7 @@ class Default:
 class Field:
     """One thing that can be asked for.
 
-    kind: "text" | "size" | "count" | "seed" | "number" | "choice" | "path".   defaults: model name -> Default; None: no default.
+    kind: "text" | "size" | "count" | "seed" | "number" | "choice" | "path".   defaults: by model name.
     """
 
     name: str
@@ -135,7 +135,9 @@ FIELDS: dict[str, Field] = {
             choices=("auto", "resident", "streamed"),
         ),
         Field("threads", "count", "Worker threads; empty uses every physical core.", {}, 1, os.cpu_count() or 1),
-        Field("model", "path", "A model folder, a weight file, or a folder of loose parts; empty uses the built-in model."),
+        Field(
+            "model", "path", "A model folder, a weight file, or a folder of loose parts; empty uses the built-in model."
+        ),
         Field("output", "path", "Where the film goes, an .mp4 file; empty puts it into the films folder."),
     )
 }
@@ -152,7 +154,10 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that can run. seed None: drawn when the run starts; threads None: every physical core. notes: what was adjusted."""
+    """A request that can run. seed None: drawn when the run starts.   threads None: every physical core.
+
+    notes: what was adjusted, a sentence each.
+    """
 
     prompt: str
     width: int
@@ -231,7 +236,7 @@ def size_is_legal(width: int, height: int) -> bool:
 
 
 def nearest_sizes(width: int, height: int) -> list[tuple[int, int]]:
-    """One or two legal canvases near this one: both sides down and both sides up when those are legal, else the closest."""
+    """One or two legal canvases near this one: both sides down and both up where those are legal, else the closest."""
     down = (width // CANVAS_STEP * CANVAS_STEP, height // CANVAS_STEP * CANVAS_STEP)
     up = (-(-width // CANVAS_STEP) * CANVAS_STEP, -(-height // CANVAS_STEP) * CANVAS_STEP)
     around = [size for size in dict.fromkeys((down, up)) if size_is_legal(*size)]
@@ -268,7 +273,11 @@ def _read_text(f: Field, value: Any, notes: list[str]) -> str:
 
 
 def _read_size(f: Field, value: Any, notes: list[str]) -> tuple[int, int]:
-    match = re.fullmatch(r"\s*([+-]?[0-9]{1,12})\s*[xX×*]\s*([+-]?[0-9]{1,12})\s*", value) if isinstance(value, str) else None
+    match = (
+        re.fullmatch(r"\s*([+-]?[0-9]{1,12})\s*[xX×*]\s*([+-]?[0-9]{1,12})\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     if not match:
         raise _Fault(f"{_shown(value)!r} is not a size; write width x height, like 128x128 or 1344x768.")
     width, height = int(match[1]), int(match[2])
@@ -314,7 +323,9 @@ def _read_count(f: Field, value: Any, notes: list[str]) -> int | None:
         raise _Fault(f"{_shown(number)} is too many; the most is {_limit(f)}{longest}.")
     if f.name == "frames" and snap_frames(number) != number:
         snapped = snap_frames(number)
-        notes.append(f"frames: {number} was raised to {snapped} ({seconds(snapped)}), the next length the model can make.")
+        notes.append(
+            f"frames: {number} was raised to {snapped} ({seconds(snapped)}), the next length the model can make."
+        )
         return snapped
     return number
 

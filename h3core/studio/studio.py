@@ -42,8 +42,8 @@ class Model:
 class Studio:
     """The facade over schema, plan, store and executor.
 
-    home: user folder, by default H3_HOME or ~/.h3.   models: more model folders to offer.   whole_queue: True runs every waiting
-    job of the user folder (a page), False only those added here.   worker: command of the worker process.
+    home: user folder, by default H3_HOME or ~/.h3.   models: more models to offer.   worker: the worker's command.
+    whole_queue: True runs every waiting job of the user folder (a page), False only those added here.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Studio:
             raise RequestError({"model": f"model: {error}"}) from error
 
     def check(self, path: str | os.PathLike) -> list[str]:
-        """What a model on disk is, one line for each part: every tensor is there, in the right shape, and the files are whole.
+        """What a model on disk is, a line for each part: all tensors are there in the right shape, the files are whole.
 
         raises: RequestError when it cannot be used.
         """
@@ -165,7 +165,7 @@ class Studio:
         return request
 
     def plan(self, request: Request, memory_bytes: int | None = None) -> Plan:
-        """What the request will cost, without loading anything; with the memory that is free now unless another amount is given.
+        """What the request will cost, without loading anything; memory_bytes None: with what is free now.
 
         raises: RequestError when it cannot run whatever the memory.
         """
@@ -173,7 +173,9 @@ class Studio:
         settings["prompt"] = request.prompt if request.prompt.strip() else "?"  # a page plans before anything is typed
         try:
             files = self._open(request.model)
-            return make_plan(Settings.read(settings), files, memory_bytes or hardware.free_memory_bytes() + self._held_bytes())
+            return make_plan(
+                Settings.read(settings), files, memory_bytes or hardware.free_memory_bytes() + self._held_bytes()
+            )
         except (SettingsError, ModelError) as error:
             raise RequestError({"plan": str(error)}) from error
 
@@ -188,7 +190,9 @@ class Studio:
         """
         if not isinstance(request, Request):
             request = self.parse({**(request or {}), **values})
-        plan = self.plan(request, hardware.memory_bytes())  # what is free may change until its turn; what is there may not
+        plan = self.plan(
+            request, hardware.memory_bytes()
+        )  # what is free may change until its turn; what is there may not
         if not plan.fits:
             raise RequestError({"plan": plan.sentence})
         job = self._store.add(request.to_json())
@@ -219,7 +223,7 @@ class Studio:
         return self._store.stamp()
 
     def cancel(self, job: int) -> str:
-        """Cancels a waiting job, asks a running one to stop, leaves an ended one; safe to repeat. Returns the state afterwards.
+        """Cancels a waiting job, asks a running one to stop; safe to repeat. Returns the state afterwards.
 
         raises: KeyError when there is no such job.
         """
@@ -231,7 +235,7 @@ class Studio:
         return state
 
     def events(self, job: int) -> Iterator[dict[str, Any]]:
-        """Every message of a job as it comes, from the first; ends when the job has ended. Each has "at", seconds since 1970."""
+        """Every message of a job as it comes, from the first, "at" in seconds since 1970; ends when the job has."""
         after = 0
         while True:
             ended = self.job(job).state in jobs.ENDED  # asked first, so that no message between is lost
@@ -274,7 +278,7 @@ class Studio:
 
 
 def _cannot_write(path: Path) -> str:
-    """Why a film cannot be written there, "" if it can: the folder is there, takes a new file, and the name is no folder."""
+    """Why a film cannot be written there; "" if the folder takes a new file and the name is no folder."""
     if len(os.fsencode(path.name)) > 240:  # 255 on every common file system, less what temporary names add
         return f"the file name has {len(os.fsencode(path.name))} bytes; at most 240 are possible."
     try:

@@ -1,6 +1,6 @@
-"""Stands in for the engine in tests of the queue: the same messages, no model. Words in the prompt say how it behaves.
+"""Stands in for the engine in tests of the queue: same messages, no model. Words in the prompt say how it behaves.
 
-crash: is killed at step 2 · fail: fails at step 2 · stuck: never answers a cancel · slow: a long pause after each step ·
+crash: is killed at step 2 · fail: fails at step 2 · stuck: never answers a cancel · slow: a pause after each step ·
 nofilm: says it finished but wrote nothing. The film is a test picture with a tone, made once by the bundled ffmpeg.
 """
 
@@ -43,19 +43,15 @@ def listen() -> None:
 
 def film(settings: dict, output: Path) -> None:
     seconds = settings["frames"] / 24
-    subprocess.run(
-        [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error"]
-        + ["-f", "lavfi", "-i", f"testsrc=size={settings['width']}x{settings['height']}:rate=24:duration={seconds}"]
-        + ["-f", "lavfi", "-i", f"sine=440:duration={seconds}", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-c:a", "aac", "-shortest"]
-        + ["-movflags", "+faststart", str(output)],
-        check=True,
-    )
+    picture_source = f"testsrc=size={settings['width']}x{settings['height']}:rate=24:duration={seconds}"
+    sources = f"-y -v error -f lavfi -i {picture_source} -f lavfi -i sine=440:duration={seconds}"
+    coding = "-c:v libx264 -pix_fmt yuv420p -c:a aac -shortest -movflags +faststart"
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), *sources.split(), *coding.split(), str(output)], check=True)
 
 
 def picture(path: Path, step: int) -> None:
-    colour = f"0x{(step * 37) % 256:02x}4080"
-    source = f"color=c={colour}:size=64x64"
-    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-f", "lavfi", "-i", source, "-frames:v", "1", "-update", "1", str(path)], check=True)
+    what = f"-y -v error -f lavfi -i color=c=0x{(step * 37) % 256:02x}4080:size=64x64 -frames:v 1 -update 1"
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), *what.split(), str(path)], check=True)
 
 
 def generate(task: dict) -> None:
@@ -72,7 +68,9 @@ def generate(task: dict) -> None:
             return say("failed", run, kind="internal", message="The stand-in failed as asked.", phase="denoise")
         if run in cancelled and "stuck" not in words:
             return say("cancelled", run, phase="denoise")
-        say("step", run, step=step, steps=settings["steps"], step_s=pause, left_s=pause * (settings["steps"] - step) + 1)
+        say(
+            "step", run, step=step, steps=settings["steps"], step_s=pause, left_s=pause * (settings["steps"] - step) + 1
+        )
         if "slow" in words:
             picture(folder / "preview.png", step)
             say("preview", run, path=str(folder / "preview.png"))

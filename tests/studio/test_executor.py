@@ -36,7 +36,12 @@ def test_a_job_ends_in_a_film(studio):
     job = studio.wait(studio.add(QUICK, prompt="a red ball", seed="18446744073709551615"))
     assert job.state == jobs.DONE and job.seed == 2**64 - 1
     film = Path(job.output)
-    assert film.parent == studio.films and film.stat().st_size > 0 and "a-red-ball" in film.name and str(job.seed) in film.name
+    assert (
+        film.parent == studio.films
+        and film.stat().st_size > 0
+        and "a-red-ball" in film.name
+        and str(job.seed) in film.name
+    )
     assert not (studio.home / "runs" / str(job.run)).exists()
     kinds = [message["type"] for message in studio.events(job.id)]
     assert kinds[0] == "phase" and kinds[-1] == "finished" and kinds.count("step") == 3
@@ -120,7 +125,10 @@ def test_a_run_whose_program_was_killed_is_not_called_running(tmp_path):
 
 
 def test_a_second_studio_joins_the_queue_of_the_first(tmp_path):
-    with Studio(tmp_path, worker=STAND_IN, whole_queue=True) as page, Studio(tmp_path, worker=("/does/not/exist",)) as command:
+    with (
+        Studio(tmp_path, worker=STAND_IN, whole_queue=True) as page,
+        Studio(tmp_path, worker=("/does/not/exist",)) as command,
+    ):
         until(lambda: page.serving)
         job = command.add(QUICK, prompt="from the command line")
         kinds = [message["type"] for message in command.events(job)]
@@ -169,7 +177,19 @@ def test_settings_are_the_engines(studio):
 
 @pytest.mark.parametrize(
     "prompt",
-    ["红" * 300, 'a/b\\c:d*e?f"g<h>i|j', "..", "CON", "dot. ", "two\nlines", "🐱" * 99, "é" * 99, "x" * 999, "%04d", "-rf"],
+    [
+        "红" * 300,
+        'a/b\\c:d*e?f"g<h>i|j',
+        "..",
+        "CON",
+        "dot. ",
+        "two\nlines",
+        "🐱" * 99,
+        "é" * 99,
+        "x" * 999,
+        "%04d",
+        "-rf",
+    ],
 )
 def test_names_of_films(tmp_path, prompt):
     path = names.film_path(tmp_path, prompt, 2**64 - 1)

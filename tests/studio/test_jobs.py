@@ -93,7 +93,9 @@ def test_doing_names_phase_and_step(store):
 
 def test_many_threads_and_stores(tmp_path):
     stores = [Store(tmp_path) for _ in range(3)]
-    threads = [threading.Thread(target=lambda s=s: [s.add({"x": i}) for i in range(20)]) for s in stores for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda s=s: [s.add({"x": i}) for i in range(20)]) for s in stores for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

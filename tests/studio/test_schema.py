@@ -28,7 +28,13 @@ def test_defaults_of_each_model_have_a_source():
         for default in field.defaults.values():
             assert default.source
     micro, large = read(), parse({"prompt": "x"}, ModelFacts(name=schema.H3, path="/h3"))
-    assert (micro.size, micro.frames, micro.steps, micro.seed, micro.model) == ("128x128", 39, 20, None, "/models/micro")
+    assert (micro.size, micro.frames, micro.steps, micro.seed, micro.model) == (
+        "128x128",
+        39,
+        20,
+        None,
+        "/models/micro",
+    )
     assert (large.size, large.frames, large.steps) == ("1344x768", 124, 49)
     assert parse({"prompt": "x"}, ModelFacts(name="somebody's", path="/m")).size == "1344x768"
 
@@ -49,7 +55,17 @@ def test_impossible_prompt(prompt):
 
 @pytest.mark.parametrize(
     "prompt",
-    ["two\nlines", "# not a comment", "!bang", "{brace}", "[Shot 1] x", "<Picture 1>: x", " spaced ", "🐱 红狐狸 \"q\" ’ é", "a" * 10000],
+    [
+        "two\nlines",
+        "# not a comment",
+        "!bang",
+        "{brace}",
+        "[Shot 1] x",
+        "<Picture 1>: x",
+        " spaced ",
+        '🐱 红狐狸 "q" ’ é',
+        "a" * 10000,
+    ],
 )
 def test_prompt_stays_as_typed(prompt):
     assert read(prompt=prompt).prompt == prompt
@@ -83,7 +99,9 @@ def test_nearest_sizes_are_legal(width, height):
     assert all(schema.size_is_legal(*size) for size in schema.nearest_sizes(width, height))
 
 
-@pytest.mark.parametrize("size", ["square", "128", "128x", "x128", "12.5x64", "1e2x64", "١٢٨x١٢٨", 128, "9" * 50 + "x64"])
+@pytest.mark.parametrize(
+    "size", ["square", "128", "128x", "x128", "12.5x64", "1e2x64", "١٢٨x١٢٨", 128, "9" * 50 + "x64"]
+)
 def test_what_is_no_size(size):
     assert "not a size" in fault(size=size)
 
@@ -93,14 +111,19 @@ def test_ways_to_write_a_size(size):
     assert (read(size=size).width, read(size=size).height) == (128, 64)
 
 
-@pytest.mark.parametrize(("asked", "made"), [(1, 22), (5, 22), (22, 22), (23, 39), (39, 39), (" 40 ", 56), (39.0, 39), (362, 362), (346, 362)])
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [(1, 22), (5, 22), (22, 22), (23, 39), (39, 39), (" 40 ", 56), (39.0, 39), (362, 362), (346, 362)],
+)
 def test_frames_are_raised_and_said(asked, made):
     request = read(frames=asked)
     assert request.frames == made and made % 17 == 5
     assert bool(request.notes) == (str(asked).strip() not in (str(made), f"{made}.0"))
 
 
-@pytest.mark.parametrize("frames", [0, -1, 363, 10**9, "1e9", "0x10", "4.5", 4.5, "nan", float("inf"), "9" * 5000, True])
+@pytest.mark.parametrize(
+    "frames", [0, -1, 363, 10**9, "1e9", "0x10", "4.5", 4.5, "nan", float("inf"), "9" * 5000, True]
+)
 def test_impossible_frames(frames):
     assert fault(frames=frames).startswith("frames: ")
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: type, generate, watch, cancel, reload in mid-run. Nothing on it may ask another machine for anything."""
+"""The page in a real browser: type, generate, watch, cancel, reload in mid-run; no request may leave this computer."""
 
 import os
 import re
@@ -14,7 +14,8 @@ from tests.golden_files import TINY
 from tests.test_cli import ROOT, h3
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 60_000  # milliseconds that anything may take on a busy machine
 
 pytestmark = pytest.mark.browser
@@ -24,10 +25,16 @@ pytestmark = pytest.mark.browser
 def browser():
     if not CHROMIUM:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no chromium; on Debian: apt install chromium")
-    playwright = pytest.importorskip("playwright.sync_api") if not os.environ.get("CI") else __import__("playwright.sync_api").sync_api
+    playwright = (
+        pytest.importorskip("playwright.sync_api")
+        if not os.environ.get("CI")
+        else __import__("playwright.sync_api").sync_api
+    )
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(viewport={"width": 1280, "height": 900})  # one for all: pages share the cache of scripts
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 900}
+        )  # one for all: pages share the cache of scripts
         context.set_default_timeout(PATIENCE_MS)
         yield context
         browser.close()
@@ -37,7 +44,9 @@ def browser():
 def url(tmp_path_factory):
     """Address of `h3 studio` with the stand-in for the engine."""
     home = tmp_path_factory.mktemp("home")
-    process = h3("studio", "--no-browser", "--language", "en", "--model", str(TINY), env={"H3_HOME": str(home)}, cwd=ROOT)
+    process = h3(
+        "studio", "--no-browser", "--language", "en", "--model", str(TINY), env={"H3_HOME": str(home)}, cwd=ROOT
+    )
     found = re.search(rb"http://[\d.]+:\d+", process.stdout.readline())
     assert found, process.stderr.read()
     yield found[0].decode()
@@ -58,7 +67,9 @@ def page(browser, url):
     yield page
     page.close()
     own = urlsplit(url).netloc
-    elsewhere = [each for each in asked if urlsplit(each).scheme not in ("data", "blob") and urlsplit(each).netloc != own]
+    elsewhere = [
+        each for each in asked if urlsplit(each).scheme not in ("data", "blob") and urlsplit(each).netloc != own
+    ]
     assert elsewhere == [] and errors == []
 
 
@@ -190,7 +201,13 @@ def test_no_width_scrolls_sideways(page, width):
 
 @pytest.mark.parametrize(
     "path",
-    ["/media/999/film", "/media/1/lock", "/media/99999999999999999999/film", "/media/1/..%2f..%2flock", "/gradio_api/file=/etc/passwd"],
+    [
+        "/media/999/film",
+        "/media/1/lock",
+        "/media/99999999999999999999/film",
+        "/media/1/..%2f..%2flock",
+        "/gradio_api/file=/etc/passwd",
+    ],
 )
 def test_only_what_jobs_made_is_served(url, path):
     with pytest.raises(urllib.error.HTTPError) as caught:
