@@ -3,6 +3,7 @@
 Only baseline instructions are asked for here: what needs more marks its functions with __attribute__((target)).
 """
 
+import re
 from pathlib import Path
 
 import numpy
@@ -12,6 +13,8 @@ from setuptools import Extension, setup
 HERE = Path(__file__).parent
 CSRC = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").rglob("*.c"))
 HEADERS = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").rglob("*.h"))
+# what a wrapper sees: a change in a kernel's own header rebuilds the library only
+PUBLIC = ["csrc/" + name for name in re.findall(r'extern from "(.+?)"', (HERE / "h3core/kernels/csrc.pxd").read_text())]
 
 # No contraction: a * b + c keeps its two roundings on every machine, so C and SIMD agree bit by bit where they must.
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-pthread"]
@@ -19,14 +22,14 @@ FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trappi
 
 def extension(path: Path) -> Extension:
     """One .pyx file; table alone links csrc."""
-    name = "h3core.kernels." + path.stem
+    library = path.stem == "table"
     return Extension(
-        name,
-        [str(path.relative_to(HERE)), *(CSRC if path.stem == "table" else [])],
+        "h3core.kernels." + path.stem,
+        [str(path.relative_to(HERE)), *(CSRC if library else [])],
         include_dirs=["csrc", numpy.get_include()],
-        depends=HEADERS,
+        depends=HEADERS if library else PUBLIC,
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
-        extra_compile_args=FLAGS,
+        extra_compile_args=FLAGS if library else [*FLAGS, "-O1"],  # wrappers only check and call
         extra_link_args=["-pthread"],
     )
 

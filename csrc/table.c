@@ -32,6 +32,9 @@ void h3_table_init(h3_table *table, unsigned cpu) {
     }
 #elif defined(__aarch64__)
     if (cpu & H3_CPU_NEON) {
+        h3_fill_matmul_neon(table, cpu);
+        h3_fill_attention_neon(table, cpu);
+        h3_fill_conv_neon(table);
     }
 #endif
     (void)cpu;

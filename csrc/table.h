@@ -221,6 +221,9 @@ void h3_fill_elementwise_avx512(h3_table *table);
 #endif
 
 #if defined(__aarch64__)
+void h3_fill_matmul_neon(h3_table *table, unsigned cpu);
+void h3_fill_attention_neon(h3_table *table, unsigned cpu);
+void h3_fill_conv_neon(h3_table *table);
 #endif
 
 #endif

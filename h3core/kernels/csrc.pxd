@@ -178,3 +178,9 @@ cdef extern from "table.h" nogil:
         h3_guide_fn guide
         h3_noised_fn noised
     void h3_table_init(h3_table *table, unsigned cpu)    # links: table.pyx only
+
+cdef extern from "verify.h" nogil:
+    ctypedef struct h3_verify_report:
+        int count
+        char names[64][40]
+    h3_status h3_verify(h3_table *table, h3_verify_report *report)    # links: table.pyx only

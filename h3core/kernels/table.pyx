@@ -9,7 +9,7 @@ import numpy as np
 from h3core.kernels.csrc cimport (
     H3_CPU_ARM_BF16, H3_CPU_AVX2, H3_CPU_AVX512, H3_CPU_AVX512_BF16, H3_CPU_AVX512_VNNI, H3_CPU_DOTPROD, H3_CPU_I8MM,
     H3_CPU_NEON, H3_FORMATS, H3_GELU, H3_GELU_TANH, H3_SILU, h3_cpu_detect, h3_formats, h3_map, h3_pool_cores,
-    h3_pool_create, h3_pool_destroy, h3_status, h3_table_init,
+    h3_pool_create, h3_pool_destroy, h3_status, h3_table_init, h3_verify, h3_verify_report,
 )
 from h3core.kernels.status cimport check
 
@@ -69,6 +69,18 @@ cdef class Kernels:
 
     def __repr__(self):
         return f"Kernels({self.isa!r}, threads={self.threads})"
+
+    def verify(self) -> list[str]:
+        """Runs each slot on small inputs beside portable C; a slot that differs is replaced by C.
+
+        returns: the names of the slots that were replaced; empty when all is well.
+        """
+        cdef h3_verify_report report
+        cdef h3_status status
+        with nogil:
+            status = h3_verify(&self.table, &report)
+        check(status, "verify")
+        return [report.names[i].decode() for i in range(report.count)]
 
     def silu(self, x):
         """x * sigmoid(x), in place. x: float32, C-contiguous, any shape."""
