@@ -66,9 +66,15 @@ H3_AVX2 static void tile_f32(float *tile, const void *block, const void *panel, 
     }
 }
 
+/* Two shifts, not a mask: 12 sums, 2 weights and a row leave no register for the mask. */
+H3_AVX2_INLINE __m256 high_half(const uint32_t *pairs) {
+    __m256i low = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)pairs), 16);
+    __asm__("" : "+x"(low)); /* else the compiler makes a mask of the two shifts again */
+    return _mm256_castsi256_ps(_mm256_slli_epi32(low, 16));
+}
+
 /* x: [pairs][2][12] floats. w: pairs of bfloat16, widened here, exactly. */
 H3_AVX2_INLINE void piece_bf16(float *tile, const float *x, const uint32_t *w, int64_t pairs, int later, const int R) {
-    const __m256i high = _mm256_set1_epi32((int32_t)0xffff0000u);
     __m256 sum[PIECE][2];
     H3_UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < pairs; i++, x += 2 * H3_ROWS, w += H3_COLUMNS) {
@@ -79,8 +85,8 @@ H3_AVX2_INLINE void piece_bf16(float *tile, const float *x, const uint32_t *w, i
             MULTIPLY_F32(sum[r][0], w0, a);
             MULTIPLY_F32(sum[r][1], w1, a);
         }
-        w0 = _mm256_castsi256_ps(_mm256_and_si256(high, _mm256_loadu_si256((const __m256i *)w)));
-        w1 = _mm256_castsi256_ps(_mm256_and_si256(high, _mm256_loadu_si256((const __m256i *)(w + 8))));
+        w0 = high_half(w);
+        w1 = high_half(w + 8);
         H3_UNROLL for (int r = 0; r < R; r++) {
             __m256 a = _mm256_broadcast_ss(x + H3_ROWS + r);
             MULTIPLY_F32(sum[r][0], w0, a);
