@@ -39,7 +39,7 @@ def live_html(**options: Any) -> gr.HTML:
     return gr.HTML(html_template="<div></div>", js_on_load=MOUNT, apply_default_css=False, **options)
 
 
-def field_widget(name: str, facts: ModelFacts, words: Words) -> gr.components.Component:
+def field_widget(name: str, facts: ModelFacts, words: Words) -> Any:
     """The widget of a schema field, its range and default taken from there."""
     field, default = FIELDS[name], FIELDS[name].default(facts.name)
     common: dict[str, Any] = {"label": words(name), "elem_id": f"h3-{name}", "min_width": 120}
@@ -52,7 +52,7 @@ def field_widget(name: str, facts: ModelFacts, words: Words) -> gr.components.Co
     if name == "frames":
         longest = schema.snap_frames(int(field.maximum))
         return gr.Slider(schema.MIN_FRAMES, longest, value=default, step=schema.FRAME_PERIOD, buttons=[], **common)
-    lines = {"lines": 4, "max_lines": 12} if name == "prompt" else {"max_lines": 1}
+    lines: dict[str, Any] = {"lines": 4, "max_lines": 12} if name == "prompt" else {"max_lines": 1}
     hint = words(f"{name}_hint") if words.has(f"{name}_hint") else None
     return gr.Textbox(value="" if default is None else str(default), placeholder=hint, **lines, **common)
 

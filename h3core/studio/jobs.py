@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
     "queued",
@@ -86,7 +86,7 @@ class Lock:
 
     def __init__(self, home: Path):
         self._path = home / "lock"
-        self._file = None
+        self._file: IO[str] | None = None
 
     @property
     def held(self) -> bool:
