@@ -84,8 +84,7 @@ static void put_v_row(const put_job *job, int64_t h, int64_t row, const float *v
             memset(to + n, 0, (size_t)(PANEL - n) * sizeof *to);
         } else {
             uint16_t *to = (uint16_t *)layer->v + base + row / 2 * 2 * PANEL + row % 2;
-            for (int64_t j = 0; j < PANEL; j++)
-                to[2 * j] = j < n ? h3_to_bf16(values[c + j]) : 0;
+            for (int64_t j = 0; j < PANEL; j++) to[2 * j] = j < n ? h3_to_bf16(values[c + j]) : 0;
         }
     }
 }
@@ -109,19 +108,17 @@ static void put_v_item(void *context, int64_t item, void *scratch) {
         }
 }
 
-static h3_status put_k(const h3_table *table, h3_pool *pool, const h3_attention *layer, const float *k,
-                             int64_t row0, int64_t count, const h3_attention_prepare *how) {
+static h3_status put_k(const h3_table *table, h3_pool *pool, const h3_attention *layer, const float *k, int64_t row0,
+                       int64_t count, const h3_attention_prepare *how) {
     put_job job = {table, layer, k, row0, count, how};
-    if (!fits(layer, row0, count) || how->rotary > layer->head_dim)
-        return H3_BAD_SHAPE;
+    if (!fits(layer, row0, count) || how->rotary > layer->head_dim) return H3_BAD_SHAPE;
     return count ? h3_pool_run(pool, put_k_item, &job, panels(row0, count), LANES * DIM * sizeof(float)) : H3_OK;
 }
 
-static h3_status put_v(const h3_table *table, h3_pool *pool, const h3_attention *layer, const float *v,
-                             int64_t row0, int64_t count) {
+static h3_status put_v(const h3_table *table, h3_pool *pool, const h3_attention *layer, const float *v, int64_t row0,
+                       int64_t count) {
     put_job job = {table, layer, v, row0, count, NULL};
-    if (!fits(layer, row0, count))
-        return H3_BAD_SHAPE;
+    if (!fits(layer, row0, count)) return H3_BAD_SHAPE;
     return count ? h3_pool_run(pool, put_v_item, &job, panels(row0, count), 0) : H3_OK;
 }
 
@@ -142,11 +139,10 @@ static void prepare_q_item(void *context, int64_t item, void *scratch) {
         job->table->attention_prepare(row + h * job->head_dim, row + h * job->head_dim, job->head_dim, job->how, item);
 }
 
-static h3_status prepare_q(const h3_table *table, h3_pool *pool, const h3_attention *layer, float *q,
-                                 int64_t count, const h3_attention_prepare *how) {
+static h3_status prepare_q(const h3_table *table, h3_pool *pool, const h3_attention *layer, float *q, int64_t count,
+                           const h3_attention_prepare *how) {
     prepare_job job = {table, layer->heads, layer->head_dim, q, how};
-    if (!fits(layer, 0, 0) || how->rotary > layer->head_dim)
-        return H3_BAD_SHAPE;
+    if (!fits(layer, 0, 0) || how->rotary > layer->head_dim) return H3_BAD_SHAPE;
     return count ? h3_pool_run(pool, prepare_q_item, &job, count, 0) : H3_OK;
 }
 
@@ -174,8 +170,7 @@ static float sum_lanes(const float *lanes) {
     float part[H3_ATTENTION_SUM_LANES];
     memcpy(part, lanes, sizeof part);
     for (int width = H3_ATTENTION_SUM_LANES / 2; width; width /= 2)
-        for (int j = 0; j < width; j++)
-            part[j] += part[j + width];
+        for (int j = 0; j < width; j++) part[j] += part[j + width];
     return part[0];
 }
 
@@ -190,14 +185,13 @@ static void run_item(void *context, int64_t item, void *scratch) {
     const char *k = (const char *)layer->k + kv_head * padded * D * bytes;
     const char *v = (const char *)layer->v + kv_head * padded * up(D, PANEL) * bytes;
     int64_t panel_stride = padded * PANEL * bytes;
-    float scale = (float)(1.4426950408889634 / sqrt((double)D));   /* log2(e): the weights are powers of two */
+    float scale = (float)(1.4426950408889634 / sqrt((double)D)); /* log2(e): the weights are powers of two */
     int64_t seen = job->causal ? job->row0 + start + rows : layer->rows;
 
     job->steps.query(tile->q, job->q + start * width + head * D, width, rows, D);
     memset(tile->out, 0, sizeof tile->out);
     memset(&tile->state, 0, sizeof tile->state);
-    for (int r = 0; r < ROWS; r++)
-        tile->state.largest[r] = -INFINITY;
+    for (int r = 0; r < ROWS; r++) tile->state.largest[r] = -INFINITY;
     for (int64_t key = 0; key < seen; key += KEYS) {
         int64_t keys = layer->rows - key < KEYS ? layer->rows - key : KEYS;
         int32_t limit[ROWS];
@@ -205,8 +199,7 @@ static void run_item(void *context, int64_t item, void *scratch) {
             int64_t visible = job->causal ? job->row0 + start + (r < rows ? r : rows - 1) + 1 - key : keys;
             limit[r] = (int32_t)(visible < 0 ? 0 : visible < keys ? visible : keys);
         }
-        if (job->causal && seen - key < keys)
-            keys = seen - key;
+        if (job->causal && seen - key < keys) keys = seen - key;
         keys = up(keys, PANEL);
         job->steps.scores(tile->scores, tile->q, k + key * D * bytes, keys, D);
         job->steps.weights(tile->p, &tile->state, tile->scores, limit, keys, scale);
@@ -214,15 +207,14 @@ static void run_item(void *context, int64_t item, void *scratch) {
     }
     for (int64_t r = 0; r < rows; r++) {
         float *to = job->out + (start + r) * width + head * D, total = 1.0f / sum_lanes(tile->state.sum[r]);
-        for (int64_t d = 0; d < D; d++)
-            to[d] = tile->out[r * DIM + d] * total;
+        for (int64_t d = 0; d < D; d++) to[d] = tile->out[r * DIM + d] * total;
     }
 }
 
 static h3_status run(const h3_table *table, h3_pool *pool, const h3_attention *layer, float *out, const float *q,
-                           int64_t count, int64_t row0, int causal) {
-    run_job job = {table->attention[layer->kind == H3_BF16], layer, out, q, count, row0, (count + ROWS - 1) / ROWS,
-                   causal};
+                     int64_t count, int64_t row0, int causal) {
+    run_job job = {
+        table->attention[layer->kind == H3_BF16], layer, out, q, count, row0, (count + ROWS - 1) / ROWS, causal};
     if (!fits(layer, row0, causal ? count : 0) || (layer->kind != H3_F32 && layer->kind != H3_BF16))
         return H3_BAD_SHAPE;
     return count ? h3_pool_run(pool, run_item, &job, job.tiles * layer->heads, sizeof(tile_scratch)) : H3_OK;
@@ -233,8 +225,7 @@ static h3_status run(const h3_table *table, h3_pool *pool, const h3_attention *l
 static void query_f32_c(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {
     float *to = q;
     for (int64_t r = 0; r < ROWS; r++)
-        for (int64_t d = 0; d < head_dim; d++)
-            to[r * DIM + d] = r < rows ? x[r * stride + d] : 0.0f;
+        for (int64_t d = 0; d < head_dim; d++) to[r * DIM + d] = r < rows ? x[r * stride + d] : 0.0f;
 }
 
 static void query_bf16_c(void *q, const float *x, int64_t stride, int64_t rows, int64_t head_dim) {
@@ -250,8 +241,7 @@ static void scores_f32_c(float *scores, const void *q, const void *k, int64_t ke
         for (int r = 0; r < ROWS; r++) {
             float sum[PANEL] = {0};
             for (int64_t d = 0; d < head_dim; d++)
-                for (int c = 0; c < PANEL; c++)
-                    sum[c] += rows[r * DIM + d] * panel[d * PANEL + c];
+                for (int c = 0; c < PANEL; c++) sum[c] += rows[r * DIM + d] * panel[d * PANEL + c];
             memcpy(scores + r * KEYS + j, sum, sizeof sum);
         }
 }
@@ -277,24 +267,20 @@ static inline float exp2_c(float x, const float *c, int degree) {
     x = x < H3_EXP2_MIN ? H3_EXP2_MIN : x;
     float shifted = x + H3_ROUNDER, y = c[degree];
     x -= shifted - H3_ROUNDER;
-    for (int i = degree - 1; i >= 0; i--)
-        y = y * x + c[i];
-    return y * h3_float((h3_bits(shifted) << 23) + 0x3f800000u);   /* the integer sits in the low bits */
+    for (int i = degree - 1; i >= 0; i--) y = y * x + c[i];
+    return y * h3_float((h3_bits(shifted) << 23) + 0x3f800000u); /* the integer sits in the low bits */
 }
 
 static void weights_c(void *p, h3_softmax *state, float *scores, const int32_t *limit, int64_t keys, float scale,
                       const float *coefficients, int degree, int rounded) {
     for (int r = 0; r < ROWS; r++) {
         float *row = scores + r * KEYS, *to = (float *)p + r * KEYS, largest = state->largest[r];
-        for (int64_t j = limit[r]; j < keys; j++)
-            row[j] = -INFINITY;
-        for (int64_t j = 0; j < keys; j++)
-            largest = row[j] > largest ? row[j] : largest;
+        for (int64_t j = limit[r]; j < keys; j++) row[j] = -INFINITY;
+        for (int64_t j = 0; j < keys; j++) largest = row[j] > largest ? row[j] : largest;
         float decay = exp2_c((state->largest[r] - largest) * scale, coefficients, degree);
         state->largest[r] = largest;
         state->decay[r] = decay;
-        for (int j = 0; j < H3_ATTENTION_SUM_LANES; j++)
-            state->sum[r][j] *= decay;
+        for (int j = 0; j < H3_ATTENTION_SUM_LANES; j++) state->sum[r][j] *= decay;
         for (int64_t j = 0; j < keys; j++) {
             float weight = exp2_c((row[j] - largest) * scale, coefficients, degree);
             state->sum[r][j % H3_ATTENTION_SUM_LANES] += weight;
@@ -313,10 +299,10 @@ static void weights_bf16_c(void *p, h3_softmax *state, float *scores, const int3
     weights_c(p, state, scores, limit, keys, scale, coefficients, 4, 1);
 }
 
-/* A block's sum starts at zero and joins the total at its end: over 38 000 keys one running sum would lose two digits. */
+/* A block's sum starts at zero and joins the total at its end: over 38 000 keys one running sum would lose two digits.
+ */
 static void join(float *out, const float *sum, float decay) {
-    for (int c = 0; c < PANEL; c++)
-        out[c] = out[c] * decay + sum[c];
+    for (int c = 0; c < PANEL; c++) out[c] = out[c] * decay + sum[c];
 }
 
 static void values_f32_c(float *out, const void *p, const void *v, int64_t panel_stride, int64_t keys, int64_t head_dim,
@@ -326,8 +312,7 @@ static void values_f32_c(float *out, const void *p, const void *v, int64_t panel
             const float *weights = (const float *)p + r * KEYS, *panel = v;
             float sum[PANEL] = {0};
             for (int64_t j = 0; j < keys; j++)
-                for (int c = 0; c < PANEL; c++)
-                    sum[c] += weights[j] * panel[j * PANEL + c];
+                for (int c = 0; c < PANEL; c++) sum[c] += weights[j] * panel[j * PANEL + c];
             join(out + r * DIM + column, sum, decay[r]);
         }
 }

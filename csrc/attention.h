@@ -11,9 +11,9 @@
 struct h3_table;
 
 enum {
-    H3_ATTENTION_ROWS = 12,      /* query rows of a tile: 12 x 32 accumulators fill 24 of 32 vector registers */
-    H3_ATTENTION_PANEL = 32,     /* keys of a key panel, columns of a value panel */
-    H3_ATTENTION_KEYS = 256,     /* keys between two looks at the running maximum */
+    H3_ATTENTION_ROWS = 12,  /* query rows of a tile: 12 x 32 accumulators fill 24 of 32 vector registers */
+    H3_ATTENTION_PANEL = 32, /* keys of a key panel, columns of a value panel */
+    H3_ATTENTION_KEYS = 256, /* keys between two looks at the running maximum */
     H3_ATTENTION_MAX_DIM = 256,
     H3_ATTENTION_SUM_LANES = 16, /* partial sums of a row, the same for every instruction set: same bits */
     H3_ATTENTION_KINDS = 2       /* H3_F32 and H3_BF16 */
@@ -33,16 +33,16 @@ typedef struct {
 
 /* Root-mean-square norm of each head, then half-split rotary; either may be absent. */
 typedef struct {
-    const float *norm;       /* head_dim weights, or NULL: no norm */
+    const float *norm; /* head_dim weights, or NULL: no norm */
     float eps;
-    const float *cosine, *sine;   /* [row][rotary / 2], or NULL: no rotary */
-    int64_t rotary;          /* rotated channels; the others pass */
+    const float *cosine, *sine; /* [row][rotary / 2], or NULL: no rotary */
+    int64_t rotary;             /* rotated channels; the others pass */
 } h3_attention_prepare;
 
 /* Softmax state of a query tile. */
 typedef struct {
-    float largest[H3_ATTENTION_ROWS];                      /* score, before the scale */
-    float decay[H3_ATTENTION_ROWS];                        /* what the last look at the maximum does to older sums */
+    float largest[H3_ATTENTION_ROWS]; /* score, before the scale */
+    float decay[H3_ATTENTION_ROWS];   /* what the last look at the maximum does to older sums */
     float sum[H3_ATTENTION_ROWS][H3_ATTENTION_SUM_LANES];
 } h3_softmax;
 
@@ -75,12 +75,12 @@ typedef struct {
 
 /* k, v: (count, kv_heads * head_dim), rows row0 .. row0 + count of the layer. prepare_q: in place on q (count, heads *
  * head_dim). run: out and q (count, heads * head_dim); causal: query i sees keys 0 .. row0 + i only. */
-typedef h3_status (*h3_attention_put_k_fn)(const struct h3_table *, h3_pool *, const h3_attention *,
-                                           const float *k, int64_t row0, int64_t count, const h3_attention_prepare *);
-typedef h3_status (*h3_attention_put_v_fn)(const struct h3_table *, h3_pool *, const h3_attention *,
-                                           const float *v, int64_t row0, int64_t count);
-typedef h3_status (*h3_attention_prepare_q_fn)(const struct h3_table *, h3_pool *, const h3_attention *,
-                                               float *q, int64_t count, const h3_attention_prepare *);
+typedef h3_status (*h3_attention_put_k_fn)(const struct h3_table *, h3_pool *, const h3_attention *, const float *k,
+                                           int64_t row0, int64_t count, const h3_attention_prepare *);
+typedef h3_status (*h3_attention_put_v_fn)(const struct h3_table *, h3_pool *, const h3_attention *, const float *v,
+                                           int64_t row0, int64_t count);
+typedef h3_status (*h3_attention_prepare_q_fn)(const struct h3_table *, h3_pool *, const h3_attention *, float *q,
+                                               int64_t count, const h3_attention_prepare *);
 typedef h3_status (*h3_attention_run_fn)(const struct h3_table *, h3_pool *, const h3_attention *, float *out,
                                          const float *q, int64_t count, int64_t row0, int causal);
 

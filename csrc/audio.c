@@ -23,8 +23,7 @@ static void snake_item(void *context, int64_t item, void *scratch) {
 
 static h3_status snake_all(const h3_table *table, h3_pool *pool, float *y, const float *x, int64_t times,
                            int64_t channels, const float *alpha, const float *inverse) {
-    if (channels < 1)
-        return H3_BAD_SHAPE;
+    if (channels < 1) return H3_BAD_SHAPE;
     snake_job job = {table, y, x, times, channels, SNAKE_VALUES / channels + 1, alpha, inverse};
     return times ? h3_pool_run(pool, snake_item, &job, (times + job.step - 1) / job.step, 0) : H3_OK;
 }
@@ -48,8 +47,7 @@ static void antialiased_item(void *context, int64_t item, void *scratch) {
 static h3_status antialiased_all(const h3_table *table, h3_pool *pool, float *y, const float *x,
                                  const h3_antialiased *how) {
     antialiased_job job = {table, y, x, how};
-    if (how->channels < 1)
-        return H3_BAD_SHAPE;
+    if (how->channels < 1) return H3_BAD_SHAPE;
     return how->times ? h3_pool_run(pool, antialiased_item, &job, (how->times + H3_AUDIO_TIMES - 1) / H3_AUDIO_TIMES, 0)
                       : H3_OK;
 }

@@ -8,8 +8,8 @@
 enum {
     ROWS = H3_CONV_ROWS,
     COLUMNS = H3_CONV_COLUMNS,
-    TILES = 8,    /* tiles that share a piece of a panel while it is in the first cache */
-    PIECE = 256   /* products in a row before the sum joins the total: 14 000 in one running sum would cost a digit */
+    TILES = 8,  /* tiles that share a piece of a panel while it is in the first cache */
+    PIECE = 256 /* products in a row before the sum joins the total: 14 000 in one running sum would cost a digit */
 };
 
 typedef struct {
@@ -21,10 +21,8 @@ typedef struct {
 
 /* Index into an axis of `size`, or -1: outside. Reflection does not repeat the border. */
 static int64_t inside(int64_t at, int64_t size, int reflect) {
-    if (at >= 0 && at < size)
-        return at;
-    if (!reflect)
-        return -1;
+    if (at >= 0 && at < size) return at;
+    if (!reflect) return -1;
     return at < 0 ? -at : 2 * (size - 1) - at;
 }
 
@@ -34,8 +32,9 @@ static void find_rows(const conv_work *work, const float **rows, int64_t start, 
     const h3_conv_job *job = work->job;
     int64_t H = job->x_size[1], W = job->x_size[2];
     for (int64_t i = 0; i < (count + ROWS - 1) / ROWS * ROWS; i++) {
-        int64_t p = start + (i < count ? i : 0);   /* a tile's unused rows read what is there */
-        int64_t w = p % job->y_size[2], h = p / job->y_size[2] % job->y_size[1], t = p / job->y_size[2] / job->y_size[1];
+        int64_t p = start + (i < count ? i : 0); /* a tile's unused rows read what is there */
+        int64_t w = p % job->y_size[2], h = p / job->y_size[2] % job->y_size[1],
+                t = p / job->y_size[2] / job->y_size[1];
         const float **to = rows + i / ROWS * work->taps * ROWS + i % ROWS;
         int64_t at_t = t * conv->stride[0] - job->pad[0];
         for (int64_t kt = 0; kt < conv->kernel[0]; kt++, at_t += conv->dilation[0]) {
@@ -45,7 +44,7 @@ static void find_rows(const conv_work *work, const float **rows, int64_t start, 
                 for (int64_t kw = 0; kw < conv->kernel[2]; kw++, at_w += conv->dilation[2], to += ROWS) {
                     int64_t w_in = inside(at_w, W, job->reflect);
                     *to = t_in < 0 || h_in < 0 || w_in < 0 ? conv->zeros
-                                                          : job->x + ((t_in * H + h_in) * W + w_in) * conv->in;
+                                                           : job->x + ((t_in * H + h_in) * W + w_in) * conv->in;
                 }
             }
         }
@@ -95,17 +94,22 @@ static void convolve_item(void *context, int64_t item, void *scratch) {
 static int64_t taps_of(const h3_conv *conv) { return conv->kernel[0] * conv->kernel[1] * conv->kernel[2]; }
 
 static h3_status convolve(const h3_table *table, h3_pool *pool, const h3_conv *conv, const h3_conv_job *job) {
-    conv_work work = {table, conv, job, job->y_size[0] * job->y_size[1] * job->y_size[2], taps_of(conv),
-                      (conv->out + COLUMNS - 1) / COLUMNS, 1};
+    conv_work work = {table,
+                      conv,
+                      job,
+                      job->y_size[0] * job->y_size[1] * job->y_size[2],
+                      taps_of(conv),
+                      (conv->out + COLUMNS - 1) / COLUMNS,
+                      1};
     int64_t blocks = (work.positions + TILES * ROWS - 1) / (TILES * ROWS);
     for (int axis = 1; axis < 3; axis++) {
         int64_t last = (job->y_size[axis] - 1) * conv->stride[axis] + (conv->kernel[axis] - 1) * conv->dilation[axis];
-        if (job->reflect && (job->pad[axis] >= job->x_size[axis] || last - job->pad[axis] > 2 * (job->x_size[axis] - 1)))
-            return H3_BAD_SHAPE;   /* a reflection of a reflection */
+        if (job->reflect &&
+            (job->pad[axis] >= job->x_size[axis] || last - job->pad[axis] > 2 * (job->x_size[axis] - 1)))
+            return H3_BAD_SHAPE; /* a reflection of a reflection */
     }
-    if (conv->in < 1 || conv->out < 1 || work.positions < 1)
-        return H3_BAD_SHAPE;
-    if (blocks >= 64)   /* enough items without cutting the columns too, so find the rows once */
+    if (conv->in < 1 || conv->out < 1 || work.positions < 1) return H3_BAD_SHAPE;
+    if (blocks >= 64) /* enough items without cutting the columns too, so find the rows once */
         work.panels_per_item = work.panels;
     return h3_pool_run(pool, convolve_item, &work,
                        blocks * ((work.panels + work.panels_per_item - 1) / work.panels_per_item),
@@ -130,10 +134,9 @@ static void pack_item(void *context, int64_t panel, void *scratch) {
         for (int64_t c = 0; c < in; c++)
             for (int64_t tap = 0; tap < taps; tap++)
                 to[(tap * in + c) * COLUMNS + j] =
-                    column + j < work->shape->out
-                        ? from->weight[(column + j) * from->out_stride + c * from->in_stride + from->first +
-                                       tap * from->step]
-                        : 0.0f;
+                    column + j < work->shape->out ? from->weight[(column + j) * from->out_stride + c * from->in_stride +
+                                                                 from->first + tap * from->step]
+                                                  : 0.0f;
 }
 
 static h3_status conv_pack(const h3_table *table, h3_pool *pool, float *panels, const h3_conv *shape,
@@ -152,11 +155,9 @@ static void conv_tile_c(float *tile, const h3_conv_piece *piece) {
             const float *x = piece->rows[tap * ROWS + r] + piece->first;
             const float *panel = piece->panel + tap * piece->pitch * COLUMNS;
             for (int64_t i = 0; i < piece->channels; i++)
-                for (int c = 0; c < COLUMNS; c++)
-                    sum[c] += x[i] * panel[i * COLUMNS + c];
+                for (int c = 0; c < COLUMNS; c++) sum[c] += x[i] * panel[i * COLUMNS + c];
         }
-        for (int c = 0; c < COLUMNS; c++)
-            tile[r * COLUMNS + c] += sum[c];
+        for (int c = 0; c < COLUMNS; c++) tile[r * COLUMNS + c] += sum[c];
     }
 }
 

@@ -20,10 +20,11 @@ typedef struct {
     const float *zeros;  /* (in): what lies outside */
 } h3_conv;
 
-/* Output position p of an axis reads input p * stride + tap * dilation - pad. Time outside is zero; space too, or reflected. */
+/* Output position p of an axis reads input p * stride + tap * dilation - pad. Time outside is zero; space too, or
+ * reflected. */
 typedef struct {
-    const float *x;   /* x_size[0] .. [2], in */
-    float *y;         /* y_size[0] .. [2] positions, y_stride floats apart */
+    const float *x; /* x_size[0] .. [2], in */
+    float *y;       /* y_size[0] .. [2] positions, y_stride floats apart */
     int64_t x_size[3], y_size[3], pad[3];
     int64_t y_stride; /* out, or more where the positions of several phases interleave */
     int reflect;
@@ -41,14 +42,15 @@ typedef struct {
 
 typedef void (*h3_conv_tile_fn)(float *tile, const h3_conv_piece *piece);
 
-/* How a stored weight becomes panels: element (o, c, tap) lies at o * out_stride + c * in_stride + first + tap * step. */
+/* How a stored weight becomes panels: element (o, c, tap) lies at o * out_stride + c * in_stride + first + tap * step.
+ */
 typedef struct {
     const float *weight;
     int64_t out_stride, in_stride, first, step;
 } h3_conv_weight;
 
-typedef h3_status (*h3_conv_pack_fn)(const struct h3_table *table, h3_pool *pool, float *panels,
-                                     const h3_conv *shape, const h3_conv_weight *weight);
+typedef h3_status (*h3_conv_pack_fn)(const struct h3_table *table, h3_pool *pool, float *panels, const h3_conv *shape,
+                                     const h3_conv_weight *weight);
 typedef h3_status (*h3_convolve_fn)(const struct h3_table *table, h3_pool *pool, const h3_conv *conv,
                                     const h3_conv_job *job);
 

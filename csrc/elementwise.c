@@ -30,7 +30,8 @@ static void affine_silu_c(float *y, const float *x, int64_t count, int64_t chann
     h3_body_affine(y, x, count, channels, mean, scale, shift, 1);
 }
 
-static void snake_c(float *y, const float *x, int64_t count, int64_t channels, const float *alpha, const float *inverse) {
+static void snake_c(float *y, const float *x, int64_t count, int64_t channels, const float *alpha,
+                    const float *inverse) {
     h3_body_snake(y, x, count, channels, alpha, inverse);
 }
 

@@ -27,17 +27,16 @@ H3_INLINE float h3_body_sin2(float x) {
     return y * y;
 }
 
-H3_INLINE void h3_body_prepare(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how, int64_t row) {
+H3_INLINE void h3_body_prepare(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how,
+                               int64_t row) {
     float v[H3_ATTENTION_MAX_DIM], sum[8] = {0};
     memcpy(v, x, (size_t)head_dim * sizeof *v);
     if (how->norm) {
         for (int64_t d = 0; d < head_dim; d += 8)
-            for (int j = 0; j < 8; j++)
-                sum[j] += v[d + j] * v[d + j];
+            for (int j = 0; j < 8; j++) sum[j] += v[d + j] * v[d + j];
         float total = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
         float inverse = 1.0f / sqrtf(total / (float)head_dim + how->eps);
-        for (int64_t d = 0; d < head_dim; d++)
-            v[d] = v[d] * inverse * how->norm[d];
+        for (int64_t d = 0; d < head_dim; d++) v[d] = v[d] * inverse * how->norm[d];
     }
     int64_t half = how->cosine ? how->rotary / 2 : 0;
     const float *cosine = how->cosine + row * half, *sine = how->sine + row * half;
@@ -49,8 +48,8 @@ H3_INLINE void h3_body_prepare(float *out, const float *x, int64_t head_dim, con
     memcpy(out + 2 * half, v + 2 * half, (size_t)(head_dim - 2 * half) * sizeof *v);
 }
 
-H3_INLINE void h3_body_pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim, h3_kind kind,
-                              const h3_lanes *isa) {
+H3_INLINE void h3_body_pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim,
+                              h3_kind kind, const h3_lanes *isa) {
     if (kind == H3_F32)
         h3_group_f32((float *)panel + lane, H3_ATTENTION_PANEL, lanes, rows, head_dim, isa);
     else
@@ -58,24 +57,21 @@ H3_INLINE void h3_body_pack_k(void *panel, const float *rows, int64_t lane, int6
 }
 
 H3_INLINE void h3_body_pair(uint32_t *pairs, const float *even, const float *odd, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        pairs[i] = (uint32_t)h3_to_bf16(even[i]) | (uint32_t)h3_to_bf16(odd[i]) << 16;
+    for (int64_t i = 0; i < n; i++) pairs[i] = (uint32_t)h3_to_bf16(even[i]) | (uint32_t)h3_to_bf16(odd[i]) << 16;
 }
 
 /* y = (x - mean) * scale + shift over `count` positions of c channels; with silu where asked. y may be x. */
 H3_INLINE void h3_body_affine(float *y, const float *x, int64_t count, int64_t c, const float *mean, const float *scale,
-                            const float *shift, int silu) {
+                              const float *shift, int silu) {
     for (int64_t p = 0; p < count; p++, x += c, y += c) {
         int64_t i = 0;
         for (; i + H3_WIDE <= c; i += H3_WIDE) {
             float v[H3_WIDE];
-            for (int j = 0; j < H3_WIDE; j++)
-                v[j] = (x[i + j] - mean[i + j]) * scale[i + j] + shift[i + j];
-            if (silu)
-                for (int j = 0; j < H3_WIDE; j++)
-                    v[j] = h3_silu(v[j]);
-            for (int j = 0; j < H3_WIDE; j++)
-                y[i + j] = v[j];
+            for (int j = 0; j < H3_WIDE; j++) { /* one loop: gcc 12 does not vectorize a second one over v */
+                float value = (x[i + j] - mean[i + j]) * scale[i + j] + shift[i + j];
+                v[j] = silu ? h3_silu(value) : value;
+            }
+            memcpy(y + i, v, sizeof v);
         }
         for (; i < c; i++) {
             float v = (x[i] - mean[i]) * scale[i] + shift[i];
@@ -95,18 +91,16 @@ H3_INLINE void h3_body_moments(double *sum, double *square, const float *x, int6
 }
 
 /* y = x + sin(alpha x)^2 * inverse over `count` positions of c channels. y may be x. */
-H3_INLINE void h3_body_snake(float *y, const float *x, int64_t count, int64_t c, const float *alpha, const float *inverse) {
+H3_INLINE void h3_body_snake(float *y, const float *x, int64_t count, int64_t c, const float *alpha,
+                             const float *inverse) {
     for (int64_t p = 0; p < count; p++, x += c, y += c) {
         int64_t i = 0;
         for (; i + H3_WIDE <= c; i += H3_WIDE) {
             float v[H3_WIDE];
-            for (int j = 0; j < H3_WIDE; j++)
-                v[j] = x[i + j] + h3_body_sin2(alpha[i + j] * x[i + j]) * inverse[i + j];
-            for (int j = 0; j < H3_WIDE; j++)
-                y[i + j] = v[j];
+            for (int j = 0; j < H3_WIDE; j++) v[j] = x[i + j] + h3_body_sin2(alpha[i + j] * x[i + j]) * inverse[i + j];
+            memcpy(y + i, v, sizeof v);
         }
-        for (; i < c; i++)
-            y[i] = x[i] + h3_body_sin2(alpha[i] * x[i]) * inverse[i];
+        for (; i < c; i++) y[i] = x[i] + h3_body_sin2(alpha[i] * x[i]) * inverse[i];
     }
 }
 
@@ -117,7 +111,7 @@ H3_INLINE void h3_body_snake(float *y, const float *x, int64_t count, int64_t c,
  * of s repeated.
  */
 H3_INLINE void h3_body_antialiased(float *y, const float *x, int64_t start, int64_t count, const h3_antialiased *job,
-                                 int64_t channel) {
+                                   int64_t channel) {
     float in[H3_AUDIO_TIMES + 12][H3_WIDE], s[2 * H3_AUDIO_TIMES + 12][H3_WIDE];
     float alpha[H3_WIDE] = {0}, inverse[H3_WIDE] = {0};
     int64_t T = job->times, C = job->channels;
@@ -129,14 +123,13 @@ H3_INLINE void h3_body_antialiased(float *y, const float *x, int64_t start, int6
         if (lanes == H3_WIDE)
             memcpy(in[i], from, sizeof in[i]);
         else
-            for (int64_t j = 0; j < H3_WIDE; j++)
-                in[i][j] = j < lanes ? from[j] : 0.0f;
+            for (int64_t j = 0; j < H3_WIDE; j++) in[i][j] = j < lanes ? from[j] : 0.0f;
     }
     memcpy(alpha, job->alpha + channel, (size_t)lanes * sizeof *alpha);
     memcpy(inverse, job->inverse + channel, (size_t)lanes * sizeof *inverse);
     const float *up = job->up, *down = job->down;
     for (int64_t a = start - 3; a < start + count + 3; a++) { /* s[i] is at time 2 (start - 3) + i of twice the rate */
-        float (*v)[H3_WIDE] = in + (a - start + 6), (*to)[H3_WIDE] = s + 2 * (a - start + 3);
+        float(*v)[H3_WIDE] = in + (a - start + 6), (*to)[H3_WIDE] = s + 2 * (a - start + 3);
         for (int j = 0; j < H3_WIDE; j++) {
             float even = up[1] * v[2][j] + up[3] * v[1][j] + up[5] * v[0][j] + up[7] * v[-1][j] + up[9] * v[-2][j] +
                          up[11] * v[-3][j];
@@ -148,16 +141,13 @@ H3_INLINE void h3_body_antialiased(float *y, const float *x, int64_t start, int6
     }
     /* what lies before time 0 or after 2 T - 1 repeats the end value, not the end of x */
     int64_t before = -2 * (start - 3), after = 2 * T - 2 * (start - 3);
-    for (int64_t i = 0; i < before && i < 2 * count + 12; i++)
-        memcpy(s[i], s[before], sizeof s[i]);
-    for (int64_t i = after; i < 2 * count + 12; i++)
-        memcpy(s[i], s[after - 1], sizeof s[i]);
+    for (int64_t i = 0; i < before && i < 2 * count + 12; i++) memcpy(s[i], s[before], sizeof s[i]);
+    for (int64_t i = after; i < 2 * count + 12; i++) memcpy(s[i], s[after - 1], sizeof s[i]);
     for (int64_t i = 0; i < count; i++) { /* s[2a - 5] is at 2 (start + i) - 5 - 2 (start - 3) = 2 i + 1 */
-        float (*v)[H3_WIDE] = s + 2 * i + 1, sum[H3_WIDE];
+        float(*v)[H3_WIDE] = s + 2 * i + 1, sum[H3_WIDE];
         for (int j = 0; j < H3_WIDE; j++) {
             float total = 0.0f;
-            for (int k = 0; k < 12; k++)
-                total += down[k] * v[k][j];
+            for (int k = 0; k < 12; k++) total += down[k] * v[k][j];
             sum[j] = total;
         }
         if (lanes == H3_WIDE)

@@ -68,13 +68,10 @@ static h3_status group_norm(const h3_table *table, h3_pool *pool, float *y, cons
                             const h3_group_norm_job *job) {
     group_work work = {table, job, y, x, NULL, (job->positions + CHUNK - 1) / CHUNK};
     int64_t items = job->frames * work.chunks;
-    if (job->groups < 1 || job->channels < 1 || job->channels % job->groups)
-        return H3_BAD_SHAPE;
-    if (items == 0)
-        return H3_OK;
+    if (job->groups < 1 || job->channels < 1 || job->channels % job->groups) return H3_BAD_SHAPE;
+    if (items == 0) return H3_OK;
     work.sums = malloc((size_t)(items * job->groups * 2) * sizeof *work.sums);
-    if (!work.sums)
-        return H3_NO_MEMORY;
+    if (!work.sums) return H3_NO_MEMORY;
     h3_status status = h3_pool_run(pool, sum_item, &work, items, 2 * job->channels * (int64_t)sizeof(double));
     if (status == H3_OK)
         status = h3_pool_run(pool, apply_item, &work, items, 2 * job->channels * (int64_t)sizeof(float));
@@ -107,8 +104,7 @@ static float sum_of(const float *x, int64_t k, float middle, int squared) {
         lanes[i % LANES] += squared ? v * v : v;
     }
     for (int width = LANES / 2; width; width /= 2)
-        for (int j = 0; j < width; j++)
-            lanes[j] += lanes[j + width];
+        for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
     return lanes[0];
 }
 
@@ -130,8 +126,7 @@ static void row_item(void *context, int64_t item, void *scratch) {
 
 static h3_status row_norm(h3_pool *pool, float *y, const float *x, int64_t m, int64_t k, const float *weight,
                           const float *bias, float eps, int layer) {
-    if (k < 1)
-        return H3_BAD_SHAPE;
+    if (k < 1) return H3_BAD_SHAPE;
     row_work work = {y, x, weight, bias, m, k, ROW_VALUES / k + 1, eps, layer};
     return m ? h3_pool_run(pool, row_item, &work, (m + work.step - 1) / work.step, 0) : H3_OK;
 }

@@ -10,8 +10,9 @@
 struct h3_table;
 
 typedef struct {
-    int64_t frames, positions, channels, groups; /* x, y: (frames, positions, channels); statistics per frame and group */
-    const float *weight, *bias;                  /* (channels) */
+    int64_t frames, positions, channels,
+        groups;                 /* x, y: (frames, positions, channels); statistics per frame and group */
+    const float *weight, *bias; /* (channels) */
     float eps;
     int silu;
 } h3_group_norm_job;
@@ -25,7 +26,7 @@ typedef void (*h3_affine_fn)(float *y, const float *x, int64_t count, int64_t ch
 typedef h3_status (*h3_group_norm_fn)(const struct h3_table *table, h3_pool *pool, float *y, const float *x,
                                       const h3_group_norm_job *job);
 /* x, y (m, k). layer: subtract the mean first. weight, bias: (k) or NULL. */
-typedef h3_status (*h3_row_norm_fn)(h3_pool *pool, float *y, const float *x, int64_t m, int64_t k,
-                                    const float *weight, const float *bias, float eps, int layer);
+typedef h3_status (*h3_row_norm_fn)(h3_pool *pool, float *y, const float *x, int64_t m, int64_t k, const float *weight,
+                                    const float *bias, float eps, int layer);
 
 #endif

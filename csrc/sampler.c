@@ -33,8 +33,7 @@ static void step_item(void *context, int64_t item, void *scratch) {
     for (; i < end; i++) {
         float x = job->x[i], clean = x + job->first * job->a[i];
         float kept = job->second * x, drawn = job->third * clean;
-        if (job->estimate)
-            job->estimate[i] = clean;
+        if (job->estimate) job->estimate[i] = clean;
         job->x[i] = kept + drawn;
     }
 }
@@ -45,8 +44,7 @@ static void last_step_item(void *context, int64_t item, void *scratch) {
     (void)scratch;
     for (; i < end; i++) {
         float clean = job->x[i] + job->first * job->a[i];
-        if (job->estimate)
-            job->estimate[i] = clean;
+        if (job->estimate) job->estimate[i] = clean;
         job->x[i] = clean;
     }
 }
@@ -55,8 +53,7 @@ static void guide_item(void *context, int64_t item, void *scratch) {
     const sampler_job *job = context;
     int64_t end, i = chunk(job, item, &end);
     (void)scratch;
-    for (; i < end; i++)
-        job->x[i] = job->a[i] + job->first * (job->x[i] - job->a[i]);
+    for (; i < end; i++) job->x[i] = job->a[i] + job->first * (job->x[i] - job->a[i]);
 }
 
 static void noised_item(void *context, int64_t item, void *scratch) {

@@ -196,6 +196,7 @@ void h3_table_init(h3_table *table, unsigned cpu);
 
 /* Each file of csrc that has slots or drivers has one of these; table.c calls them all. */
 void h3_fill_expand_c(h3_table *table);
+void h3_fill_blocks_c(h3_table *table);
 void h3_fill_matmul_c(h3_table *table);
 void h3_fill_norm_c(h3_table *table);
 void h3_fill_attention_c(h3_table *table);
@@ -210,9 +211,11 @@ void h3_fill_attention_avx2(h3_table *table);
 void h3_fill_conv_avx2(h3_table *table);
 void h3_fill_elementwise_avx2(h3_table *table);
 void h3_fill_expand_avx2(h3_table *table);
+void h3_fill_blocks_avx2(h3_table *table);
 void h3_fill_matmul_avx2(h3_table *table);
 void h3_fill_norm_avx2(h3_table *table);
 void h3_fill_expand_avx512(h3_table *table);
+void h3_fill_blocks_avx512(h3_table *table);
 void h3_fill_matmul_avx512(h3_table *table, unsigned cpu);
 void h3_fill_norm_avx512(h3_table *table);
 void h3_fill_attention_avx512(h3_table *table, unsigned cpu);

@@ -5,12 +5,19 @@
 
 #include "avx2.h"
 
-enum { ROWS = H3_ATTENTION_ROWS, PANEL = H3_ATTENTION_PANEL, KEYS = H3_ATTENTION_KEYS, DIM = H3_ATTENTION_MAX_DIM, PIECE = 6 };
+enum {
+    ROWS = H3_ATTENTION_ROWS,
+    PANEL = H3_ATTENTION_PANEL,
+    KEYS = H3_ATTENTION_KEYS,
+    DIM = H3_ATTENTION_MAX_DIM,
+    PIECE = 6
+};
 
 /* Far below every score, and finite, so that no infinity meets another. */
 #define MASKED -3e38f
 
-/* q: [head_dim][12] floats. p: [12][KEYS] floats. For bf16 they hold rounded values, and k and v are widened exactly. */
+/* q: [head_dim][12] floats. p: [12][KEYS] floats. For bf16 they hold rounded values, and k and v are widened exactly.
+ */
 
 /* Spelled out: given the intrinsic, gcc 12 hoists the broadcasts and spills. */
 #define MULTIPLY(sum, w, a) __asm__("vfmadd231ps %1, %2, %0" : "+x"(sum) : "x"(a), "x"(w))
@@ -25,8 +32,8 @@ enum { ROWS = H3_ATTENTION_ROWS, PANEL = H3_ATTENTION_PANEL, KEYS = H3_ATTENTION
 H3_AVX2_INLINE __m256i load(const void *from) { return _mm256_loadu_si256((const __m256i *)from); }
 
 /* sums of 6 rows and 16 columns. x: `step` floats between steps, `row` floats between rows. */
-H3_AVX2_INLINE void piece_f32(__m256 sum[PIECE][2], const float *x, const void *panel, int64_t steps, const int64_t step,
-                              const int64_t row) {
+H3_AVX2_INLINE void piece_f32(__m256 sum[PIECE][2], const float *x, const void *panel, int64_t steps,
+                              const int64_t step, const int64_t row) {
     const float *w = panel;
     H3_UNROLL for (int r = 0; r < PIECE; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < steps; i++, x += step, w += PANEL) {
@@ -99,14 +106,13 @@ QUERY(query_f32, x[r * stride + d])
 QUERY(query_bf16, h3_from_bf16(h3_to_bf16(x[r * stride + d])))
 
 /* 2^x, x <= 0, in the portable order; below -127 zero. */
-#define EXP2(x, y, degree)                                                                                           \
+#define EXP2(x, y, degree)                                                                                             \
     {                                                                                                                  \
         static const float c[] = {H3_EXP2_##degree};                                                                   \
         __m256 least = _mm256_max_ps(x, _mm256_set1_ps(H3_EXP2_MIN));                                                  \
         __m256 n = _mm256_round_ps(least, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm256_sub_ps(least, n); \
         y = _mm256_set1_ps(c[degree]);                                                                                 \
-        H3_UNROLL for (int i = (degree) - 1; i >= 0; i--)                                                              \
-            y = _mm256_add_ps(_mm256_mul_ps(y, f), _mm256_set1_ps(c[i]));                                              \
+        H3_UNROLL for (int i = (degree)-1; i >= 0; i--) y = _mm256_add_ps(_mm256_mul_ps(y, f), _mm256_set1_ps(c[i]));  \
         __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);        \
         y = _mm256_mul_ps(y, _mm256_castsi256_ps(power));                                                              \
     }

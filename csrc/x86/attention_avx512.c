@@ -85,8 +85,8 @@ enum { ROWS = H3_ATTENTION_ROWS, PANEL = H3_ATTENTION_PANEL, KEYS = H3_ATTENTION
 /* One panel of scores at a time; w moves on by itself. */
 #define NEXT_PANEL w += steps * PANEL
 
-SCORES(scores_f32, H3_AVX512, 1, PRODUCTS(MULTIPLY_F32, i * ROWS + r) NEXT_PANEL)
-SCORES(scores_bf16, H3_AVX512_BF16, 2, PRODUCTS(MULTIPLY_BF16, i * ROWS + r) NEXT_PANEL)
+SCORES(scores_f32, H3_AVX512, 1, PRODUCTS(MULTIPLY_F32, i *ROWS + r) NEXT_PANEL)
+SCORES(scores_bf16, H3_AVX512_BF16, 2, PRODUCTS(MULTIPLY_BF16, i *ROWS + r) NEXT_PANEL)
 SCORES(scores_widened, H3_AVX512, 1, WIDENED((i + odd) * ROWS + r) w += steps / 2 * PANEL)
 VALUES(values_f32, H3_AVX512, 1, PRODUCTS(MULTIPLY_F32, r *KEYS + i))
 VALUES(values_bf16, H3_AVX512_BF16, 2, PRODUCTS(MULTIPLY_BF16, r *(KEYS / 2) + i))
@@ -128,15 +128,13 @@ QUERY(query_widened, H3_AVX512, {
 #define EXP2(x, y, degree)                                                                                             \
     __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n);        \
     y = _mm512_set1_ps(c[degree]);                                                                                     \
-    H3_UNROLL for (int i = (degree) - 1; i >= 0; i--)                                                                  \
-        y = _mm512_add_ps(_mm512_mul_ps(y, f), _mm512_set1_ps(c[i]));                                                  \
+    H3_UNROLL for (int i = (degree)-1; i >= 0; i--) y = _mm512_add_ps(_mm512_mul_ps(y, f), _mm512_set1_ps(c[i]));      \
     y = _mm512_scalef_ps(y, n);
 
 #define STORE_F32(j, a, b)                                                                                             \
     _mm512_storeu_ps((float *)p + r * KEYS + (j), a);                                                                  \
     _mm512_storeu_ps((float *)p + r * KEYS + (j) + 16, b)
-#define STORE_BF16(j, a, b)                                                                                            \
-    _mm512_storeu_si512((uint16_t *)p + r * KEYS + (j), (__m512i)_mm512_cvtne2ps_pbh(b, a))
+#define STORE_BF16(j, a, b) _mm512_storeu_si512((uint16_t *)p + r * KEYS + (j), (__m512i)_mm512_cvtne2ps_pbh(b, a))
 #define STORE_WIDENED(j, a, b) STORE_F32(j, round_bf16(a), round_bf16(b))
 
 /* The nearest bf16 as a float, ties to even. Weights are never NaN or infinite. */
@@ -186,9 +184,8 @@ WEIGHTS(weights_widened, H3_AVX512, EXP2_4, STORE_WIDENED)
 
 void h3_fill_attention_avx512(h3_table *table, unsigned cpu) {
     table->attention[0] = (h3_attention_steps){query_f32, scores_f32, weights_f32, values_f32};
-    table->attention[1] =
-        cpu & H3_CPU_AVX512_BF16
-            ? (h3_attention_steps){query_bf16, scores_bf16, weights_bf16, values_bf16}
-            : (h3_attention_steps){query_widened, scores_widened, weights_widened, values_widened};
+    table->attention[1] = cpu & H3_CPU_AVX512_BF16
+                              ? (h3_attention_steps){query_bf16, scores_bf16, weights_bf16, values_bf16}
+                              : (h3_attention_steps){query_widened, scores_widened, weights_widened, values_widened};
 }
 #endif

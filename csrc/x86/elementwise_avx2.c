@@ -5,11 +5,13 @@
 
 #include "avx2.h"
 
-static H3_AVX2 void prepare(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how, int64_t row) {
+static H3_AVX2 void prepare(float *out, const float *x, int64_t head_dim, const h3_attention_prepare *how,
+                            int64_t row) {
     h3_body_prepare(out, x, head_dim, how, row);
 }
 
-static H3_AVX2 void pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim, h3_kind kind) {
+static H3_AVX2 void pack_k(void *panel, const float *rows, int64_t lane, int64_t lanes, int64_t head_dim,
+                           h3_kind kind) {
     h3_body_pack_k(panel, rows, lane, lanes, head_dim, kind, &h3_lanes_avx2);
 }
 
@@ -22,22 +24,22 @@ static H3_AVX2 void moments(double *sum, double *square, const float *x, int64_t
 }
 
 static H3_AVX2 void affine(float *y, const float *x, int64_t count, int64_t channels, const float *mean,
-                         const float *scale, const float *shift) {
+                           const float *scale, const float *shift) {
     h3_body_affine(y, x, count, channels, mean, scale, shift, 0);
 }
 
 static H3_AVX2 void affine_silu(float *y, const float *x, int64_t count, int64_t channels, const float *mean,
-                              const float *scale, const float *shift) {
+                                const float *scale, const float *shift) {
     h3_body_affine(y, x, count, channels, mean, scale, shift, 1);
 }
 
 static H3_AVX2 void snake(float *y, const float *x, int64_t count, int64_t channels, const float *alpha,
-                        const float *inverse) {
+                          const float *inverse) {
     h3_body_snake(y, x, count, channels, alpha, inverse);
 }
 
 static H3_AVX2 void antialiased(float *y, const float *x, int64_t start, int64_t count, const h3_antialiased *job,
-                              int64_t channel) {
+                                int64_t channel) {
     h3_body_antialiased(y, x, start, count, job, channel);
 }
 
