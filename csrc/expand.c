@@ -5,6 +5,19 @@ const h3_format_info h3_formats[H3_FORMATS] = {
     [H3_FORMAT_F32] = {"f32", 1, 4},
     [H3_FORMAT_F16] = {"f16", 1, 2},
     [H3_FORMAT_BF16] = {"bf16", 1, 2},
+    [H3_FORMAT_Q8_0] = {"q8_0", 32, sizeof(h3_q8_0)},
+    [H3_FORMAT_Q4_0] = {"q4_0", 32, sizeof(h3_q4_0)},
+    [H3_FORMAT_Q4_1] = {"q4_1", 32, sizeof(h3_q4_1)},
+    [H3_FORMAT_Q5_0] = {"q5_0", 32, sizeof(h3_q5_0)},
+    [H3_FORMAT_Q5_1] = {"q5_1", 32, sizeof(h3_q5_1)},
+    [H3_FORMAT_Q2_K] = {"q2_k", 256, sizeof(h3_q2_k)},
+    [H3_FORMAT_Q3_K] = {"q3_k", 256, sizeof(h3_q3_k)},
+    [H3_FORMAT_Q4_K] = {"q4_k", 256, sizeof(h3_q4_k)},
+    [H3_FORMAT_Q5_K] = {"q5_k", 256, sizeof(h3_q5_k)},
+    [H3_FORMAT_Q6_K] = {"q6_k", 256, sizeof(h3_q6_k)},
+    [H3_FORMAT_IQ4_NL] = {"iq4_nl", 32, sizeof(h3_iq4_nl)},
+    [H3_FORMAT_IQ4_XS] = {"iq4_xs", 256, sizeof(h3_iq4_xs)},
+    [H3_FORMAT_NVFP4] = {"nvfp4", 64, sizeof(h3_nvfp4)},
 };
 
 static void decode_f32(float *values, const void *row, int64_t first, int64_t count) {

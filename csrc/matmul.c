@@ -125,6 +125,23 @@ static int64_t panel_rows(const linear_context *job, int64_t panel, const void *
     return columns;
 }
 
+/* A panel whose values and gates lie in different formats: each expanded alone, then side by side. */
+static void expand_both(const linear_context *job, void *panel, const void *const rows[H3_COLUMNS]) {
+    const h3_table *table = job->table;
+    h3_kind kind = job->x->kind;
+    int64_t bytes = h3_panel_bytes(kind, job->x->k);
+    char *gates = (char *)panel + bytes;
+    const void *half[H3_COLUMNS] = {0};
+    memcpy(half, rows, (size_t)job->columns * sizeof *half);
+    table->expand[job->w->format][kind](panel, half, job->x->k, table->decode[job->w->format]);
+    memset(half, 0, sizeof half);
+    memcpy(half + job->columns, rows + job->columns, (size_t)job->columns * sizeof *half);
+    table->expand[job->gate->format][kind](gates, half, job->x->k, table->decode[job->gate->format]);
+    for (int64_t line = 0; line < bytes; line += H3_COLUMNS * 4) /* whatever the kind, a line is 32 columns of 4 bytes */
+        memcpy((char *)panel + line + job->columns * 4, gates + line + job->columns * 4,
+               (size_t)(H3_COLUMNS - job->columns) * 4);
+}
+
 static void linear_item(void *context, int64_t item, void *scratch) {
     const linear_context *job = context;
     const h3_rows *x = job->x;
@@ -136,7 +153,10 @@ static void linear_item(void *context, int64_t item, void *scratch) {
     void *weights = tile + H3_ROWS * H3_COLUMNS;
     h3_tile_fn multiply = job->table->tile[x->kind];
     h3_finish_fn finish = job->table->finish[job->out->finish];
-    job->table->expand[job->w->format][x->kind](weights, rows, x->k, job->table->decode[job->w->format]);
+    if (job->gate && job->gate->format != job->w->format)
+        expand_both(job, weights, rows);
+    else
+        job->table->expand[job->w->format][x->kind](weights, rows, x->k, job->table->decode[job->w->format]);
     for (int64_t block = first; block < end; block++) {
         int64_t left = x->m - block * H3_ROWS, used = left < H3_ROWS ? left : H3_ROWS;
         multiply(tile, (const char *)x->data + block * job->block_bytes, weights, x->k, used);
@@ -151,9 +171,10 @@ static void dot_item(void *context, int64_t panel, void *scratch) {
     float *tile = scratch, sums[H3_DOT_ROWS];
     int64_t columns = panel_rows(job, panel, rows);
     h3_dot_fn dot = job->table->dot[job->w->format][x->kind];
+    h3_dot_fn gate_dot = job->gate ? job->table->dot[job->gate->format][x->kind] : dot;
     for (int64_t c = 0; c < H3_COLUMNS; c++) {
         if (rows[c])
-            dot(sums, rows[c], job->plain, x->m, x->k);
+            (c < job->columns ? dot : gate_dot)(sums, rows[c], job->plain, x->m, x->k);
         for (int64_t r = 0; r < x->m; r++)
             tile[r * H3_COLUMNS + c] = rows[c] ? sums[r] : 0.0f;
     }
@@ -183,7 +204,7 @@ static h3_status linear(const h3_table *table, h3_pool *pool, const h3_epilogue 
                         const h3_matrix *gate) {
     if (x->m < 1 || w->n < 1 || x->k != w->k)
         return x->m == 0 && x->k == w->k ? H3_OK : H3_BAD_SHAPE;
-    if ((out->finish == H3_SWIGLU) != (gate != 0) || (gate && (gate->n != w->n || gate->k != w->k || gate->format != w->format)))
+    if ((out->finish == H3_SWIGLU) != (gate != 0) || (gate && (gate->n != w->n || gate->k != w->k)))
         return H3_BAD_SHAPE;
     linear_context job = {table, out, x, w, gate, 0, 0, 0, 0, 0, 0};
     job.columns = gate ? H3_COLUMNS / 2 : H3_COLUMNS;
@@ -191,7 +212,8 @@ static h3_status linear(const h3_table *table, h3_pool *pool, const h3_epilogue 
     job.blocks = (x->m + H3_ROWS - 1) / H3_ROWS;
     job.block_bytes = h3_block_bytes(x->kind, x->k);
     int64_t tile_bytes = H3_ROWS * H3_COLUMNS * 4;
-    if (x->m <= H3_DOT_ROWS && table->dot[w->format][x->kind]) {
+    int mixed = gate && gate->format != w->format;
+    if (x->m <= H3_DOT_ROWS && table->dot[w->format][x->kind] && table->dot[gate ? gate->format : w->format][x->kind]) {
         job.plain = malloc((size_t)(x->m * x->k) * 4);
         if (!job.plain)
             return H3_NO_MEMORY;
@@ -201,7 +223,7 @@ static h3_status linear(const h3_table *table, h3_pool *pool, const h3_epilogue 
         return status;
     }
     job.chunks = row_chunks(job.panels, job.blocks, h3_pool_threads(pool));
-    return h3_pool_run(pool, linear_item, &job, job.panels * job.chunks, tile_bytes + h3_panel_bytes(x->kind, x->k));
+    return h3_pool_run(pool, linear_item, &job, job.panels * job.chunks, tile_bytes + (1 + mixed) * h3_panel_bytes(x->kind, x->k));
 }
 
 void h3_fill_matmul_c(h3_table *table) {

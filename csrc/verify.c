@@ -53,10 +53,23 @@ typedef struct {
     int32_t index[H3_ROWS];
 } work;
 
-/* Finite values in a format: floats cut to their upper half are bfloat16; as float16 any exponent but the highest is finite. */
+/*
+ * Finite values in a format, at an odd address, as a file may have. Floats cut to their upper half are bfloat16; as
+ * float16 any exponent but the highest is finite; a block's float16 scales lie in its first or last four bytes.
+ */
 static void fill_stored(work *w, int format) {
     float values[H3_COLUMNS];
-    int64_t size = h3_formats[format].block_bytes, count = (int64_t)H3_COLUMNS * LONGEST;
+    int64_t size = h3_formats[format].block_bytes, length = h3_formats[format].block_values;
+    int64_t count = (int64_t)H3_COLUMNS * LONGEST / length;
+    if (length > 1) {
+        uint32_t seed = (uint32_t)format;
+        for (int64_t i = 0; i < count * size; i++) {
+            int64_t place = i % size;
+            seed = seed * 1664525u + 1013904223u;
+            w->stored[1 + i] = (char)(seed >> 24 & (place < 4 || place >= size - 4 ? 0xbfu : 0xffu));
+        }
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         h3_verify_fill(values, 1, (uint32_t)(i * 977 + format));
         uint32_t bits;
@@ -65,7 +78,7 @@ static void fill_stored(work *w, int format) {
             bits = (bits & 0x8000u) | 0x3000u | (bits >> 3 & 0xfffu);
         else if (size == 2)
             bits >>= 16;
-        memcpy(w->stored + 1 + i * size, &bits, (size_t)size); /* an odd address, as a file may have */
+        memcpy(w->stored + 1 + i * size, &bits, (size_t)size);
     }
 }
 

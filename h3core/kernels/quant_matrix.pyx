@@ -16,7 +16,7 @@ from h3core.kernels.table import FORMATS
 cdef class QuantMatrix:
     """An (n, k) weight in its stored format, inside someone else's buffer: usually a block slot or a mapped file.
 
-    data: uint8 buffer of the whole stored tensor, any byte alignment.   format: "f32" | "f16" | "bf16".
+    data: uint8 buffer of the whole stored tensor, any byte alignment.   format: "f32" | "f16" | "bf16" | "q8_0" | "q4_k" ...
     order: (offset, block, stride): logical row r is stored row offset + (r // block) * stride + r % block; the stride may
         be negative. None: rows as stored.
     raises: ValueError when the format is unknown, k does not fill its blocks, or a row lies outside the data.
@@ -96,8 +96,8 @@ cdef class QuantMatrix:
                const float[::1] gate_bias=None):
         """Gated feed-forward: y = (x . w^T + bias) * silu(x . gate^T + gate_bias); this matrix has the value rows.
 
-        x: packed rows, (m, k).   gate: (n, k), same format.   y: (m, n) float32, OUT.   bias, gate_bias: (n,) or None.
-        raises: ValueError when the shapes or formats disagree.
+        x: packed rows, (m, k).   gate: (n, k), any format.   y: (m, n) float32, OUT.   bias, gate_bias: (n,) or None.
+        raises: ValueError when the shapes disagree.
         """
         self._linear(H3_SWIGLU, x, gate, y, bias, gate_bias, None, None)
 
@@ -110,8 +110,8 @@ cdef class QuantMatrix:
         if x.rows.k != self.matrix.k or y.shape[0] != x.rows.m or y.shape[1] != n:
             raise ValueError(f"x {x.rows.m, x.rows.k}, w {n, self.matrix.k}, y {y.shape[0], y.shape[1]}")
         if gate is not None:
-            if gate.matrix.n != n or gate.matrix.k != self.matrix.k or gate.format != self.format:
-                raise ValueError(f"w {self.format} {n, self.matrix.k}, gate {gate.format} {gate.matrix.n, gate.matrix.k}")
+            if gate.matrix.n != n or gate.matrix.k != self.matrix.k:
+                raise ValueError(f"w {n, self.matrix.k}, gate {gate.matrix.n, gate.matrix.k}")
             second = &gate.matrix
         for name, vector in (("bias", bias), ("gate_bias", gate_bias)):
             if vector is not None and vector.shape[0] != n:
