@@ -33,7 +33,8 @@ h3_status h3_verify(h3_table *table, h3_verify_report *report) {
     h3_table c;
     h3_table_init(&c, 0);
     report->count = 0;
-    return h3_verify_matmul(table, &c, report);
+    h3_status status = h3_verify_matmul(table, &c, report);
+    return status == H3_OK ? h3_verify_layers(table, &c, report) : status;
 }
 
 /* ---- the matrix product ---- */

@@ -17,6 +17,7 @@ h3_status h3_verify(h3_table *table, h3_verify_report *report);
 
 /* Each group of slots has one of these; h3_verify calls them all. c: the portable table. */
 h3_status h3_verify_matmul(h3_table *table, const h3_table *c, h3_verify_report *report);
+h3_status h3_verify_layers(h3_table *table, const h3_table *c, h3_verify_report *report);
 
 /* For those functions: adds a name, cut to fit; a full report keeps its first names. */
 void h3_verify_name(h3_verify_report *report, const char *operation, const char *first, const char *second);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "table.h"
+#include "verify.h"
 
 static uint64_t state = 1;
 static int failures, comparisons;
@@ -302,6 +303,13 @@ int main(void) {
         h3_table_init(&own, cpu & LEVELS[i].mask);
         state = 20261130 + i;
         comparisons = 0;
+        h3_verify_report report;
+        check(h3_verify(&own, &report)); /* what a worker does at its start: here it must find nothing to replace */
+        for (int name = 0; name < report.count; name++) {
+            failures++;
+            printf("%s: verify replaced %s\n", LEVELS[i].name, report.names[name]);
+        }
+        h3_table_init(&own, cpu & LEVELS[i].mask);
         check_linear(LEVELS[i].name, &own, &c);
         check_maps(LEVELS[i].name, &own, &c);
         check_attention(LEVELS[i].name, &own, &c);
