@@ -119,28 +119,34 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, time
         changed = [gr.skip() if new == old else new for new, old in zip(drawn, before, strict=True)]
         return [replace(current, stamp=stamp, drawn=drawn), *changed]
 
-    def add(given: dict) -> list:
+    def plan_of(values: dict[str, Any]) -> tuple[list[str], str]:
+        """(sentences, class) about what the form would cost, or what is wrong with it."""
         try:
-            job = studio.add(values_of(given))
-        except RequestError as error:
-            return [_faults(error), *[gr.skip()] * len(outputs)]
-        return [_line([*studio.job(job).request["notes"], words("added")]), *draw(replace(given[view], pinned=None))]
-
-    def show_plan(given: dict) -> str:
-        try:
-            request = studio.parse(values_of(given), prompt_required=False)
+            request = studio.parse(values, prompt_required=False)
             cost = studio.plan(request)
         except RequestError as error:
-            return _faults(error)
+            return list(error.faults.values()), "h3-fault"
         if not cost.fits:
-            return _line([cost.sentence], "h3-fault")
+            return [cost.sentence], "h3-fault"
         text = words(
             "plan" if cost.measured else "plan_guess",
             seconds=words.film_seconds(request.frames),
             time=words.duration(cost.expected_s),
             memory=words.memory(cost.peak_bytes),
         )
-        return _line([*request.notes, text])
+        return [*request.notes, text], ""
+
+    def show_plan(given: dict) -> str:
+        return _line(*plan_of(values_of(given)))
+
+    def add(given: dict) -> list:
+        values = values_of(given)
+        try:
+            studio.add(values)
+        except RequestError as error:
+            return [_line(list(error.faults.values()), "h3-fault"), *[gr.skip()] * len(outputs)]
+        sentences, kind = plan_of(values)
+        return [_line([words("added"), *sentences], kind), *draw(replace(given[view], pinned=None))]
 
     def act(current: View, event: gr.EventData) -> list:
         """A button inside the drawn HTML: cancel a job or look at it."""
@@ -197,10 +203,6 @@ def _staged(studio: Studio, pinned: int | None, waiting: list[Job], ended: list[
 
 def _line(sentences: list[str], kind: str = "") -> str:
     return f'<p class="{kind}" role="status">{"<br>".join(escape(sentence) for sentence in sentences)}</p>'
-
-
-def _faults(error: RequestError) -> str:
-    return _line(list(error.faults.values()), "h3-fault")
 
 
 def _examples(prompts: list[str], words: Words) -> str:
