@@ -94,7 +94,11 @@ def test_threads_do_not_matter(isa, kind):
 @pytest.mark.parametrize("head_dim, rotary", [(8, 0), (24, 8), (32, 32), (128, 96), (256, 2)])
 def test_norm_and_rotary(isa, head_dim, rotary):
     kernels, m, heads, kv_heads = make(isa), 37, 4, 2
-    q, k, v = normal(m, heads * head_dim), normal(m, kv_heads * head_dim, seed=1), normal(m, kv_heads * head_dim, seed=2)
+    q, k, v = (
+        normal(m, heads * head_dim),
+        normal(m, kv_heads * head_dim, seed=1),
+        normal(m, kv_heads * head_dim, seed=2),
+    )
     norm, angles = normal(head_dim, seed=3), normal(m, rotary // 2, seed=4)
     cos, sin = np.cos(angles), np.sin(angles)
 
@@ -120,7 +124,9 @@ def test_norm_and_rotary(isa, head_dim, rotary):
 def test_storage_size_is_what_the_plan_says():
     for rows, kv_heads, head_dim in ((1, 1, 8), (33, 2, 72), (1400, 56, 128)):
         for kind in KINDS:
-            assert Attention.size_bytes(rows, kv_heads, head_dim, kind) == attention_size_bytes(rows, kv_heads, head_dim, kind)
+            assert Attention.size_bytes(rows, kv_heads, head_dim, kind) == attention_size_bytes(
+                rows, kv_heads, head_dim, kind
+            )
 
 
 def test_refusals():

@@ -27,7 +27,8 @@ def exact(x, weight, bias, stride, dilation, pad, reflect):
     y = np.zeros((*sizes, weight.shape[0])) + (0 if bias is None else bias)
     for tap in np.ndindex(*weight.shape[2:]):
         cut = tuple(
-            slice(tap[a] * dilation[a], tap[a] * dilation[a] + (sizes[a] - 1) * stride[a] + 1, stride[a]) for a in range(3)
+            slice(tap[a] * dilation[a], tap[a] * dilation[a] + (sizes[a] - 1) * stride[a] + 1, stride[a])
+            for a in range(3)
         )
         y += x[cut] @ weight[(slice(None), slice(None), *tap)].astype(np.float64).T
     return y

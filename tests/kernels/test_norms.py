@@ -16,7 +16,9 @@ def group_exact(x, groups, weight, bias, eps):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("shape, groups", [((1, 1, 1, 4), 2), ((3, 5, 7, 8), 4), ((2, 40, 41, 48), 16), ((2, 33, 64, 20), 1)])
+@pytest.mark.parametrize(
+    "shape, groups", [((1, 1, 1, 4), 2), ((3, 5, 7, 8), 4), ((2, 40, 41, 48), 16), ((2, 33, 64, 20), 1)]
+)
 def test_group_norm(isa, shape, groups):
     kernels = make(isa)
     x, weight, bias = 3 * normal(*shape) + 5, normal(shape[3], seed=1), normal(shape[3], seed=2)
