@@ -36,6 +36,7 @@ from h3core.model.schedule import Pairs, Schedule, distinct_pairs, schedule
 from h3core.model.tiling import decode_plan
 from h3core.model.tokenizer import Tokenizer
 from h3core.model.vae_config import AudioVaeConfig, VideoVaeConfig
+from h3core.weights.formats.table import FORMATS
 from h3core.weights.model_files import ModelFiles, Weight
 
 RESIDENCIES = ("auto", "resident", "streamed")
@@ -650,8 +651,9 @@ def loaded_bytes(weights: Mapping[str, Weight]) -> int:
 
 
 def _is_matrix(name: str, weight: Weight) -> bool:
-    """As residency.is_matrix; a table of embeddings is only looked up."""
-    return len(weight.shape) == 2 and name.endswith("weight")
+    """As residency's matrices that stay packed; a table of embeddings is only looked up."""
+    whole = len(weight.shape) == 2 and weight.shape[1] % FORMATS[weight.format].block == 0
+    return whole and name.endswith("weight")
 
 
 class Speeds:

@@ -138,7 +138,10 @@ class _Reader:
         if is_matrix(name, weight):
             n, k = weight.shape
             packed = (order.offset, order.block, order.stride) if order else None
-            return QuantMatrix(raw, weight.format, n, k, self.residency.kernels, packed)
+            if _stays_packed(name, weight):
+                return QuantMatrix(raw, weight.format, n, k, self.residency.kernels, packed)
+            values = FORMATS[weight.format].decode(raw).view(np.uint8)
+            return QuantMatrix(values, "f32", n, k, self.residency.kernels, packed)
         values = FORMATS[weight.format].decode(raw)
         if order:
             values = values.reshape(-1, *weight.shape[1:])[order.index(weight.shape[0])]
@@ -151,8 +154,13 @@ def is_matrix(name: str, weight: Weight) -> bool:
 
 
 def _stays_packed(name: str, weight: Weight) -> bool:
-    """Its stored bytes are used as they are and need a place in the slot; the others only pass through."""
-    return is_matrix(name, weight) or (weight.format == "f32" and weight.order is None)
+    """Its stored bytes are used as they are and need a place in the slot; the others only pass through.
+
+    A flattened matrix, whose rows begin in the middle of a block, becomes plain floats.
+    """
+    if is_matrix(name, weight):
+        return weight.shape[1] % FORMATS[weight.format].block == 0
+    return weight.format == "f32" and weight.order is None
 
 
 def _places(weights: Mapping[str, Weight]) -> dict[tuple[Path, int], tuple[int, int]]:
@@ -207,16 +215,20 @@ class Residency:
         if rows.size and not (rows.min() >= 0 and rows.max() < n):
             raise IndexError(f"row {int(rows.min() if rows.min() < 0 else rows.max())} of a table of {n}")
         storage = FORMATS[weight.format]
-        row_bytes = storage.size_bytes(k)
         distinct, place = np.unique(rows, return_inverse=True)
         stored = weight.order.index(n)[distinct] if weight.order else distinct
-        raw = np.empty((len(distinct), row_bytes), np.uint8)
+        values = np.empty((len(distinct), k), np.float32)
         reader = _Reader(self, forget=False, stopped=self.cancelled)
         with contextlib.ExitStack() as open_files:
             file = reader._open(weight.path, open_files)
-            for i, row in enumerate(stored):
-                reader._read(file, raw[i], weight.offset + int(row) * row_bytes)
-        return storage.decode(raw.reshape(-1)).reshape(len(distinct), k)[place.reshape(rows.shape)]
+            for i, row in enumerate(map(int, stored)):
+                first = row * k // storage.block  # the row's blocks; a flattened table's rows begin inside one
+                end = -(-(row + 1) * k // storage.block)
+                raw = np.empty((end - first) * storage.block_bytes, np.uint8)
+                reader._read(file, raw, weight.offset + first * storage.block_bytes)
+                before = row * k - first * storage.block
+                values[i] = storage.decode(raw)[before : before + k]
+        return values[place.reshape(rows.shape)]
 
     def blocks(self, groups: Sequence[Mapping[str, Weight]], mode: str, keep: str | None = None) -> Blocks:
         """The blocks in order, ready to use; iterate again for every step.

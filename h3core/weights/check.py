@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from h3core.weights.headers import read_header
 from h3core.weights.identify import KINDS, WORDS, Located, locate, open_part, together
 from h3core.weights.identity import file_sha256
 from h3core.weights.model_files import ModelError, Part, shown
-from h3core.weights.safetensors import NAMES_SHOWN, read_header, read_json
+from h3core.weights.safetensors import NAMES_SHOWN, read_json
 from h3core.weights.shapes import SHAPES, folded
 
 # The release's own tokens; they stand in tokenizer_config.json alone.   source: spec §6.1

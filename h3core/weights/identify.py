@@ -6,28 +6,29 @@ that were made for other programs; those are told apart by their tensors' names.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from h3core.weights import config as configs
 from h3core.weights.fit import require_fit, require_tensors
+from h3core.weights.gguf import text_config
+from h3core.weights.headers import is_gguf, read_files, read_header, read_part
 from h3core.weights.model_files import Manifest, ModelError, ModelFiles, Part, shown
 from h3core.weights.names import QKV_LAYOUTS, canonical, prefix_of, strip_prefix
 from h3core.weights.safetensors import (
     PICKLES,
     SHARD,
     Tensor,
-    read_files,
-    read_header,
     read_json,
-    read_part,
     read_values,
     refuse_pickle,
 )
+from h3core.weights.shapes import SHAPES
 
 KINDS = ("transformer", "text_encoder", "video_vae", "audio_vae")
 PARTITIONS = ("fl2va", "ref2va")
@@ -105,8 +106,22 @@ def locate(path: str | os.PathLike[str], partition: str = "fl2va") -> Located:
             continue
         found = _tree(folder, partition)
         if found:
-            return found
+            return _with_file(found, place) if is_gguf(place) else found
     return _loose(place, partition)
+
+
+def _with_file(tree: Located, file: Path) -> Located:
+    """A GGUF file that lies in or beside a tree takes the place of the tree's own part.   raises: ModelError."""
+    kinds = _kinds_of((file,))
+    if not kinds:
+        raise ModelError(f"{file.name} {_what_else((file,))}; give a file or folder of MiniMax-H3.")
+    sources, missing = dict(tree.sources), dict(tree.missing)
+    for kind in kinds:
+        own = file.with_suffix(".json")
+        given = (own,) if own.exists() else tree.sources[kind].configs if kind in tree.sources else ()
+        sources[kind] = Source(kind, file.parent, (file,), given)
+        missing.pop(kind, None)
+    return replace(tree, sources=sources, missing=missing)
 
 
 def _tree(folder: Path, partition: str) -> Located | None:
@@ -227,7 +242,7 @@ def _file_sets(folder: Path) -> list[tuple[Path, ...]]:
     for path in _walk(folder):
         if path.suffix.lower() in (".safetensors", ".gguf", *PICKLES):
             shard = SHARD.fullmatch(path.name)
-            sets.setdefault((path.parent, shard[1], shard[3]) if shard else path, []).append(path)
+            sets.setdefault((path.parent, shard[1], shard[3], shard[4]) if shard else path, []).append(path)
     return [tuple(paths) for paths in sets.values()]
 
 
@@ -238,7 +253,7 @@ def _kinds_of(files: tuple[Path, ...]) -> list[str]:
     shard = SHARD.fullmatch(files[0].name)
     if shard and len(files) != int(shard[3]):
         there = {path.name for path in files}
-        wanted = (f"{shard[1]}-{number:05d}-of-{shard[3]}.safetensors" for number in range(1, int(shard[3]) + 1))
+        wanted = (f"{shard[1]}-{number:05d}-of-{shard[3]}.{shard[4]}" for number in range(1, int(shard[3]) + 1))
         lost = next((name for name in wanted if name not in there), files[0].name)
         raise ModelError(f"{files[0].parent.name}/{lost} is missing; download it into this folder.")
     names = {name for path in files for name in read_header(path).tensors}
@@ -310,7 +325,12 @@ def open_part(source: Source, qkv_layout: str | None = None) -> Part:
             f"{shown(files[0])} is a pruned transformer, which this version cannot run; use a full bf16 file."
         )
     where = shown(source.configs[-1]) if source.configs else shown(files[0])
-    layouts = (qkv_layout, raw.get("qkv_layout"), metadata.get("qkv_layout"), source.qkv_layout)
+    written_as = None
+    if all(map(is_gguf, files)):
+        written_as = "stacked"  # in every GGUF file.   source: checkpoint-formats §3.2
+        if source.kind == "text_encoder":
+            raw = text_config(metadata) | raw
+    layouts = (qkv_layout, raw.get("qkv_layout"), metadata.get("qkv_layout"), written_as, source.qkv_layout)
     layout = next((each for each in layouts if each in QKV_LAYOUTS), None)
     return build_part(source.kind, raw, tensors, files, layout, where)
 
@@ -332,8 +352,19 @@ def build_part(
     head_dim = {**configs.DEFAULTS[kind], **given}.get("decoder_attention_head_dim")
     weights = canonical(kind, own, head_dim, qkv_layout)
     part = Part(kind, configs.complete(kind, given, weights, where), weights, files)
+    _unfold(part)
     require_tensors(part)
     return part
+
+
+def _unfold(part: Part) -> None:
+    """GGUF has four dimensions at most; the vision tower's convolution has five, folded in the same order of values."""
+    name = "visual.patch_embed.proj.weight"
+    if part.kind != "text_encoder" or name not in part.weights:
+        return
+    want, each = SHAPES[part.kind](part.config).get(name), part.weights[name]
+    if want and each.shape != want and math.prod(each.shape) == math.prod(want):
+        part.weights[name] = replace(each, shape=want)
 
 
 def _wrong_slot(source: Source, tensors: dict[str, Tensor], files: tuple[Path, ...]) -> ModelError:

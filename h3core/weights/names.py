@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from h3core.weights.formats.table import SAFETENSORS
+from h3core.weights.formats.table import DTYPES
 from h3core.weights.model_files import ModelError, RowOrder, Weight, shown
 from h3core.weights.safetensors import NAMES_SHOWN, Tensor
 
@@ -30,7 +30,7 @@ PREFIXES = {
 # One tensor whose name, after the prefix, every file of a part has; either spelling.
 MARKS = {
     "transformer": ("blocks.0.attn.qkv_proj.weight", "transformer_blocks.0.attn.to_q.weight"),
-    "text_encoder": ("layers.0.self_attn.q_proj.weight",),
+    "text_encoder": ("layers.0.self_attn.q_proj.weight", "blk.0.attn_q_norm.weight"),
     "video_vae": ("decoder.transformer_blocks.0.attn.to_qkv.weight", "decoder.transformer_blocks.0.attn.to_q.weight"),
     "audio_vae": ("dec_in_proj.weight",),
 }
@@ -74,6 +74,15 @@ _AUDIO_VAE = (  # newer torch spells weight norm this way; the release has weigh
     (re.compile(r"\.parametrizations\.weight\.original0$"), ".weight_g"),
     (re.compile(r"\.parametrizations\.weight\.original1$"), ".weight_v"),
 )
+_TEXT_ENCODER = (  # llama.cpp's names; it leaves q and k rows of Qwen3 as they are.   source: gguf/constants.py
+    (re.compile(r"^token_embd\."), "embed_tokens."),
+    (re.compile(r"^blk\.(\d+)\.attn_norm\."), r"layers.\1.input_layernorm."),
+    (re.compile(r"^blk\.(\d+)\.attn_output\."), r"layers.\1.self_attn.o_proj."),
+    (re.compile(r"^blk\.(\d+)\.attn_([qk]_norm)\."), r"layers.\1.self_attn.\2."),
+    (re.compile(r"^blk\.(\d+)\.attn_([qkv])\."), r"layers.\1.self_attn.\2_proj."),
+    (re.compile(r"^blk\.(\d+)\.ffn_norm\."), r"layers.\1.post_attention_layernorm."),
+    (re.compile(r"^blk\.(\d+)\.ffn_(gate|up|down)\."), r"layers.\1.mlp.\2_proj."),
+)
 _TOWER = re.compile(
     r"^(?:text_encoders\.qwen3vl_32b\.transformer\.)?(?:model\.)?(visual\.)"
 )  # lies beside the language model
@@ -81,7 +90,7 @@ _RENAMES = {
     "transformer": _TRANSFORMER,
     "video_vae": _VIDEO_VAE,
     "audio_vae": _AUDIO_VAE,
-    "text_encoder": (),
+    "text_encoder": _TEXT_ENCODER,
 }
 
 # Tensors of a release that nothing reads: recomputed, zero, or after the layer that is tapped (spec §3, §6.3, §17.3).
@@ -89,7 +98,7 @@ _DROPPED = {
     "transformer": re.compile(r"^rope\.inv_freq$"),
     "video_vae": re.compile(r"^(decoder\.mask_token|latents_mean|latents_std)$"),
     "audio_vae": re.compile(r"^(latents_mean|latents_std)$"),
-    "text_encoder": re.compile(r"^(norm\.weight|(.*\.)?lm_head\.weight)$"),
+    "text_encoder": re.compile(r"^((output_)?norm\.weight|output\.weight|(.*\.)?lm_head\.weight)$"),
 }
 _FUSED = re.compile(r"(.*\.attn\.)(qkv_proj|to_qkv)\.(weight|bias)$")
 _GATE_FIRST = re.compile(r"(.*\.)(mlp\.fc1|ff\.w1)\.(weight|bias)$")
@@ -161,14 +170,14 @@ def _translate(
     kind: str, name: str, each: Tensor, tensors: Mapping[str, Tensor], head_dim: int | None, qkv_layout: str | None
 ) -> list[Weight]:
     """The one, three or no weights that a stored tensor becomes."""
-    if each.dtype not in SAFETENSORS:
+    if each.dtype not in DTYPES:
         raise ModelError(
             f"{shown(each.path)} stores {name[:NAMES_SHOWN]!r} as {each.dtype}, which this version cannot run; "
             "use a bf16, f16 or f32 file of the same part."
         )
 
     def weight(new: str, shape: tuple[int, ...], order: RowOrder | None = None) -> Weight:
-        return Weight(new, SAFETENSORS[each.dtype], shape, each.path, each.offset, each.size_bytes, order)
+        return Weight(new, DTYPES[each.dtype], shape, each.path, each.offset, each.size_bytes, order)
 
     if kind in ("transformer", "video_vae"):
         fused = _FUSED.match(name)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def read_json(path: Path) -> dict:
 def _not_safetensors(start: bytes) -> str | None:
     """What a file that is no safetensors file looks like, as the middle of a sentence."""
     if start.startswith(b"GGUF"):
-        return "is a GGUF file, which this version cannot read; use a safetensors file of the same part"
+        return "is a GGUF file; give it a name that ends in .gguf"
     if start.startswith(b"version https://git-lfs"):
         return "is only a pointer to the real file (Git LFS); download the file itself"
     if start.lstrip()[:5].lower() in (b"<!doc", b"<html"):
@@ -145,7 +145,7 @@ def read_header(path: Path) -> Header:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ModelError(f"{name} has damaged metadata (not a table of strings); {again}.")
     tensors = {key: _tensor(path, key, entry, 8 + length, size) for key, entry in entries.items()}
-    unused = _check_spans(path, tensors, 8 + length, size)
+    unused = check_spans(path, tensors, 8 + length, size)
     return Header(path, tensors, metadata, size, unused)
 
 
@@ -186,8 +186,11 @@ def _whole_numbers(values: object) -> bool:
     )
 
 
-def _check_spans(path: Path, tensors: dict[str, Tensor], data: int, size: int) -> int:
-    """Every span inside the file and no byte used twice. Returns how many bytes no tensor covers."""
+def check_spans(path: Path, tensors: dict[str, Tensor], data: int, size: int, alignment: int = 1) -> int:
+    """Every span inside the file and no byte used twice. Returns how many bytes no tensor covers.
+
+    data: where the data begins.   alignment: gaps shorter than this are padding.   raises: ModelError.
+    """
     position = data
     unused = 0
     for each in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.size_bytes)):
@@ -195,17 +198,19 @@ def _check_spans(path: Path, tensors: dict[str, Tensor], data: int, size: int) -
             raise ModelError(
                 f"{shown(path)}: tensor {each.name[:NAMES_SHOWN]!r} overlaps another; download this file again."
             )
-        unused += max(0, each.offset - position)
+        unused += each.offset - position if each.offset - position >= alignment else 0
         position = max(position, each.offset + each.size_bytes)
     if position > size:
+        if position - size >= 1 << 50:
+            raise ModelError(f"{shown(path)} places a tensor far outside itself; download this file again.")
         raise ModelError(
             f"{shown(path)} ends {position - size} bytes early (has {size}, needs {position}); "
             "download this file again."
         )
-    return unused + size - position
+    return unused + (size - position if size - position >= alignment else 0)
 
 
-SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.(safetensors|gguf)")
 PICKLES = (".pt", ".pth", ".ckpt", ".bin", ".pickle", ".pkl")
 
 
@@ -250,13 +255,15 @@ def read_part(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[Pa
     raise ModelError(f"{folder.name} holds no .safetensors file; download the weights into {folder}.")
 
 
-def read_files(paths: Sequence[Path]) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
+def read_files(
+    paths: Sequence[Path], read: Callable[[Path], Header] = read_header
+) -> tuple[dict[str, Tensor], dict[str, str], tuple[Path, ...]]:
     """Tensors, metadata and paths of files that together hold one part. raises: ModelError, also for a name twice."""
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     for path in paths:
         refuse_pickle(path)
-        header = read_header(path)
+        header = read(path)
         for name, each in header.tensors.items():
             if name in tensors:
                 raise ModelError(

@@ -33,3 +33,6 @@ GGUF: dict[int, str] = {
     0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: "q3_k", 12: "q4_k",
     13: "q5_k", 14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 30: "bf16", 40: "nvfp4",
 }  # fmt: skip
+
+# dtype word of a header that has been read -> our format; GGUF's words are ours in capitals
+DTYPES: dict[str, str] = SAFETENSORS | {name.upper(): name for name in GGUF.values()}
