@@ -22,6 +22,13 @@ def test_the_area_encoder_is_an_area_average():
 
 
 @torch.no_grad()
+def test_the_chunk_decoder_is_the_references():
+    model, z = video_vae.build().eval(), torch.randn(1, 24, 7, 2, 3)
+    want = model.decoder(model.post_quant_conv(z))[:, :, video_vae.KEPT]
+    assert relative(video_vae.decode_chunk(model, z), want) < 1e-5
+
+
+@torch.no_grad()
 def test_the_batched_forward_is_the_references():
     torch.manual_seed(0)
     model = transformer.build().eval()
