@@ -1,10 +1,10 @@
 """Attention, bidirectional: GFLOP/s of each instruction set, and torch's beside them when torch is there.
 
 Interleaved, so that a busy machine slows all alike; trust the ratios. FLOP = 4 * rows^2 * heads * head_dim.
-Run: python -m tests.bench.attention [rows ...]
+Run: python -m tests.bench.attention [--rows 1400,2900] [--cpu]
 """
 
-import sys
+import argparse
 import time
 
 import numpy as np
@@ -54,19 +54,28 @@ def rivals(rows: int, threads: int) -> dict:
     return calls
 
 
-def main(sizes: list[int]) -> None:
-    for rows in sizes:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", default="1400")
+    parser.add_argument("--cpu", action="store_true", help="count CPU seconds over threads: for a machine that is busy")
+    args = parser.parse_args()
+    threads = Kernels().threads
+
+    def clock() -> float:
+        return time.process_time() / threads if args.cpu else time.perf_counter()
+
+    for rows in (int(word) for word in args.rows.split(",")):
         random = np.random.default_rng(0)
         q, k, v = (random.standard_normal((rows, HEADS * HEAD_DIM), np.float32) for _ in range(3))
         calls = {
             f"{kernels.name} {kind}": own(kernels, kind, q, k, v) for kernels in levels() for kind in ("f32", "bf16")
-        } | rivals(rows, Kernels().threads)
+        } | rivals(rows, threads)
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(ROUNDS + 1):  # the first is a warm-up
             for name, call in calls.items():
-                start = time.perf_counter()
+                start = clock()
                 call()
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
         for name, measured in seconds.items():
             rate = 4e-9 * rows * rows * HEADS * HEAD_DIM / np.array(measured[1:])
             print(
@@ -76,4 +85,4 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or [1400])
+    main()
