@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_sessionfinish(session, exitstatus):
     """Under CI a browser test that was skipped is a failure: nobody looked at the page."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    skipped = [report.nodeid for report in reporter.stats.get("skipped", []) if "browser" in report.keywords]
+    skipped = [report.nodeid for report in reporter.stats.get("skipped", []) if "browser" in getattr(report, "keywords", ())]
     if os.environ.get("CI") and skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         reporter.write_line(f"FAILED: {len(skipped)} browser tests were skipped: {', '.join(skipped)}")
