@@ -594,7 +594,13 @@ def text_groups(model: ModelFiles) -> list[dict[str, Weight]]:
 
 def refiner_fixed(model: ModelFiles) -> dict[str, Weight]:
     """What the refiner and the modulation table read outside their blocks."""
-    prefixes = ("context_embedder.", "token_refiner.final_norm.", "time_embedder.", "norm_out.linear.")
+    prefixes = (
+        "context_embedder.",
+        "token_refiner.final_norm.",
+        "time_embedder.",
+        "adaln_t_table",
+        "norm_out.linear.",
+    )
     return {name: each for name, each in model.transformer.weights.items() if name.startswith(prefixes)}
 
 

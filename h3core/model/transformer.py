@@ -97,8 +97,12 @@ class Transformer:
         """
         d = self.config.hidden_size
         times, time_of_pair = np.unique(pairs.times, return_inverse=True)
-        embedding = self.embed_times(times, fixed, scratch)
-        self.kernels.silu(embedding)
+        if "adaln_t_table" in fixed:
+            embedding = scratch["embedding"]
+            embedding[...] = curve_at(times, fixed["adaln_t_table"])
+        else:
+            embedding = self.embed_times(times, fixed, scratch)
+            self.kernels.silu(embedding)
         by_tag = [np.flatnonzero(pairs.tags == tag) for tag in range(MODALITIES)]
         packed = Rows(scratch["rows"], self.config.time_embed_dim, self._island, self.kernels)
         for number, block in enumerate(adaln):
@@ -204,6 +208,19 @@ class Transformer:
     def _feed_forward(self, block: Block) -> FeedForwardWeights:
         both, f = block["ff.net.0.proj.weight"], self.config.ffn_dim
         return FeedForwardWeights(value=both.rows(0, f), gate=both.rows(f, f), out=block["ff.net.2.weight"])
+
+
+def curve_at(times: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Time embedding of a pruned transformer: float32 (k,) -> (k, rank), between two rows of its table (grid, rank).
+
+    The table has the activation in it, in the coordinates of its own basis.   source: checkpoint-formats §2.3
+    """
+    last = len(table) - 1
+    place = np.clip(times.astype(np.float32), 0, 1) * np.float32(last)
+    row = np.minimum(place.astype(np.int64), max(last - 1, 0))
+    part = (place - row.astype(np.float32))[:, None]
+    below, above = table[row], table[np.minimum(row + 1, last)]
+    return below + (above - below) * part
 
 
 def time_features(times: np.ndarray, width: int) -> np.ndarray:

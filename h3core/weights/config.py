@@ -225,6 +225,8 @@ def complete(kind: str, given: Config, weights: Mapping[str, Weight], where: str
     raises: ModelError where the config and the tensors disagree, or a block is missing from the middle.
     """
     shown = _DERIVED[kind](weights, given, where)
+    if "adaln_grid" in shown:  # a pruned file's config may be the full one's
+        given = {name: value for name, value in given.items() if name != "time_embed_dim"}
     for name, value in shown.items():
         if name not in _LAYERS and name in given and given[name] != value:
             raise ModelError(
@@ -271,6 +273,7 @@ def _transformer_shown(weights: Mapping[str, Weight], given: Config, where: str)
     head_dim = _axis(weights, "transformer_blocks.0.attn.norm_q.weight", 0)
     inner = _axis(weights, "transformer_blocks.0.attn.to_q.weight", 0)
     row = _axis(weights, "proj_in.weight", 1)
+    curve = "adaln_t_table" in weights  # pruned: a table over time instead of a network; its grid and rank vary
     patch = 1
     for side in (TRANSFORMER | given)["patch_size"]:
         patch *= side
@@ -285,7 +288,8 @@ def _transformer_shown(weights: Mapping[str, Weight], given: Config, where: str)
             "text_dim": _axis(weights, "context_embedder.weight", 1),
             "freq_dim": _axis(weights, "time_embedder.linear_1.weight", 1),
             "time_embed_hidden_dim": _axis(weights, "time_embedder.linear_1.weight", 0),
-            "time_embed_dim": _axis(weights, "time_embedder.linear_2.weight", 0),
+            "time_embed_dim": _axis(weights, "adaln_t_table" if curve else "time_embedder.linear_2.weight", int(curve)),
+            "adaln_grid": _axis(weights, "adaln_t_table", 0),
         }
     ) | {
         "num_layers": blocks(weights, "transformer_blocks.", where),

@@ -320,10 +320,6 @@ def open_part(source: Source, qkv_layout: str | None = None) -> Part:
     tensors, metadata, files = read_files(source.files) if source.files else read_part(source.folder)
     if prefix_of(source.kind, tensors) is None:
         raise _wrong_slot(source, tensors, files)
-    if "adaln_t_table" in strip_prefix(source.kind, tensors):
-        raise ModelError(
-            f"{shown(files[0])} is a pruned transformer, which this version cannot run; use a full bf16 file."
-        )
     where = shown(source.configs[-1]) if source.configs else shown(files[0])
     written_as = None
     if all(map(is_gguf, files)):

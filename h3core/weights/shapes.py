@@ -24,8 +24,11 @@ def transformer_shapes(c: Config) -> Shapes:
     linear("proj_in", d, row)
     linear("audio_proj_in", d, c["audio_in_channels"])
     linear("context_embedder", d, c["text_dim"])
-    linear("time_embedder.linear_1", c["time_embed_hidden_dim"], c["freq_dim"])
-    linear("time_embedder.linear_2", time, c["time_embed_hidden_dim"])
+    if c.get("adaln_grid"):  # pruned
+        shapes["adaln_t_table"] = (c["adaln_grid"], time)
+    else:
+        linear("time_embedder.linear_1", c["time_embed_hidden_dim"], c["freq_dim"])
+        linear("time_embedder.linear_2", time, c["time_embed_hidden_dim"])
     linear("norm_out.linear", 2 * d, time)
     linear("proj_out", row, d)
     linear("audio_proj_out", c["audio_in_channels"], d)

@@ -79,9 +79,10 @@ def frame(folder):
     return folder
 
 
-def both(tmp_path, format: str, others: dict[str, str]):
-    """The model from GGUF files, and the same from float32 safetensors files."""
-    dit, text = random_part("transformer", DIT, format, others), random_part("text_encoder", TEXT, format, others)
+def both(tmp_path, format: str, others: dict[str, str], changes: dict | None = None):
+    """The model from GGUF files, and the same from float32 safetensors files. changes: of the transformer's config."""
+    dit = random_part("transformer", DIT | (changes or {}), format, others)
+    text = random_part("text_encoder", TEXT, format, others)
     packed, plain = frame(tmp_path / "packed"), frame(tmp_path / "plain")
     native = native_transformer(dit, DIT["num_attention_heads"], "stacked", "model.diffusion_model.")
     native = {name: (kind.lower(), shape, data) for name, (kind, shape, data) in native.items()}
@@ -131,6 +132,17 @@ def test_formats_mix_within_a_layer(tmp_path):
     got, want = latents(tmp_path, "packed", packed, kernels), latents(tmp_path, "plain", plain, kernels)
     for name, ours, theirs in zip(("prompt", "video", "audio"), got, want, strict=True):
         compare(f"mixed {name}", ours, theirs, SAME)
+
+
+def test_a_pruned_transformer(tmp_path):
+    changes = {"time_embed_dim": 8, "adaln_grid": 33}  # the config that lies beside it is the full model's
+    packed, plain = both(tmp_path, "q4_k", {}, changes)
+    assert packed.transformer.config | changes == packed.transformer.config
+    assert packed.transformer.weights["transformer_blocks.0.adaln_proj.linear.weight"].shape == (18 * 256, 8)
+    kernels = Kernels(threads=2)
+    got, want = latents(tmp_path, "packed", packed, kernels), latents(tmp_path, "plain", plain, kernels)
+    for name, ours, theirs in zip(("prompt", "video", "audio"), got, want, strict=True):
+        compare(f"pruned {name}", ours, theirs, SAME)
 
 
 @pytest.mark.parametrize(("precision", "most"), (("bf16", 0.03), ("int8", 0.1)))

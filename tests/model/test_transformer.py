@@ -106,6 +106,38 @@ def test_lower_precision_stays_near(weights, precision, tolerance):
     compare("output.audio", audio, want["output.audio"], tolerance)
 
 
+@pytest.mark.parametrize(("grid", "rank", "tolerance"), [(1025, 24, 1e-5), (1025, 8, 1e-4), (129, 8, 1e-3)])
+def test_a_pruned_transformer_has_nearly_the_full_ones_modulation(network, weights, grid, rank, tolerance):
+    """Pruned as it is done for the published files: the curve's own basis, W' = W B^T, b' = b + W mean."""
+    times = np.linspace(0, 1, grid)
+    scratch = allocate(memory.modulation_buffers(CONFIG, grid))
+    curve = network.embed_times(times, weights["fixed"], scratch).astype(np.float64)
+    curve /= 1 + np.exp(-curve)
+    mean = curve.mean(0)
+    left, size, basis = np.linalg.svd(curve - mean, full_matrices=False)
+
+    def pruned(block, name):
+        w = block[f"{name}.weight"].dequantize().astype(np.float64)
+        own = {f"{name}.weight": as_weight(f"{name}.weight", (w @ basis[:rank].T).astype(np.float32))}
+        return own | {f"{name}.bias": (block[f"{name}.bias"] + w @ mean).astype(np.float32)}
+
+    fixed = pruned(weights["fixed"], "norm_out.linear")
+    fixed["adaln_t_table"] = (left[:, :rank] * size[:rank]).astype(np.float32)
+    own = {"fixed": fixed, "adaln": [pruned(block, "linear") for block in weights["adaln"]]}
+    small = dit.Transformer(CONFIG | {"time_embed_dim": rank, "adaln_grid": grid}, kernels(), "exact")
+    pairs = distinct_pairs([(np.array([0.0, 0.123, 0.5, 0.999, 1.0], np.float32), np.array([0, 1, 2, 1, 2]))])
+    want = make_table(network, weights, pairs)
+    compare("pruned modulation", make_table(small, own, pairs), want, tolerance)
+
+
+def test_a_curve_between_its_rows_and_beyond_its_ends():
+    table = np.array([[0, 10], [2, 20], [8, 0]], np.float32)
+    got = dit.curve_at(np.array([-1, 0, 0.25, 0.5, 0.875, 1, 2]), table)
+    assert got.dtype == np.float32
+    assert got.tolist() == [[0, 10], [0, 10], [1, 15], [2, 20], [6.5, 5], [8, 0], [8, 0]]
+    assert dit.curve_at(np.array([0.3]), table[:1]).tolist() == [[0, 10]]
+
+
 def make_table(network, weights, pairs):
     table = np.full(memory.modulation_table(network.config, len(pairs)).shape, np.nan, np.float32)
     scratch = allocate(memory.modulation_buffers(network.config, len(np.unique(pairs.times))))

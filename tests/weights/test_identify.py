@@ -7,6 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from h3core.engine import plan
+from h3core.weights.check import check
 from h3core.weights.identify import open_model, read_manifest
 from h3core.weights.model_files import Manifest, ModelError
 from tests.golden_files import TINY, TINY_ORIGINAL
@@ -249,13 +251,26 @@ def test_the_partition_of_an_original_tree_is_in_its_index(tmp_path):
         open_model(root, partition="ref2va")
 
 
-def test_pruned_files_and_loras_are_named(tmp_path):
+@pytest.mark.parametrize(("grid", "rank"), ((1025, 8), (1001, 64)))
+def test_a_pruned_transformer(tmp_path, grid, rank):
+    """A table over time in place of the time network; the full model's config may lie beside it."""
     folder = loose_parts(tmp_path / "models")
     path = folder / "minimax_h3_fl2va_bf16.safetensors"
-    table = {"model.diffusion_model.adaln_t_table": ("F32", [2, 1], bytes(8))}
-    write(path, stored(path) | table, {"qkv_layout": "stacked"})
-    with pytest.raises(ModelError, match="is a pruned transformer"):
-        open_model(folder)
+    tensors = {name: each for name, each in stored(path).items() if ".time_embedder." not in name}
+    for name, (_, shape, _) in tensors.items():
+        if name.endswith("adaln_proj.linear.weight"):
+            tensors[name] = "F16", [shape[0], rank], bytes(2 * shape[0] * rank)
+    tensors["model.diffusion_model.adaln_t_table"] = "F32", [grid, rank], bytes(4 * grid * rank)
+    write(path, tensors, {"qkv_layout": "stacked"})
+    part = open_model(folder).transformer
+    assert part.config["time_embed_dim"] == rank and part.config["adaln_grid"] == grid
+    assert part.weights["adaln_t_table"].shape == (grid, rank)
+    assert "adaln_t_table" in plan.refiner_fixed(open_model(folder))
+    assert not [each for each in check(folder) if each.level != "note"]
+
+
+def test_loras_are_named(tmp_path):
+    folder = loose_parts(tmp_path / "models")
     lora = write(folder / "lora.safetensors", {"blocks.0.attn.qkv_proj.lora_A.weight": ("F32", [1], bytes(4))})
     with pytest.raises(ModelError, match="is a LoRA"):
         open_model(lora)
