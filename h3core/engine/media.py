@@ -92,12 +92,20 @@ def write_png(path: Path, pixels: np.ndarray) -> None:
     write_whole(path, lambda file: file.write(picture))
 
 
+def _write_notes(path: Path, comment: str) -> None:
+    """A file in ffmpeg's own format: an argument could not hold a long prompt."""
+    escaped = re.sub(r"([=;#\\\n])", r"\\\1", comment)
+    lines = f";FFMETADATA1\n{f'comment={escaped}' if comment else ''}\n"
+    path.write_bytes(lines.encode("utf-8", "backslashreplace"))
+
+
 class FilmWriter:
     """One film being written. Frames are streamed to the encoder; the file gets its name in `finish` and not before.
 
     output: final path; its folder exists.   size: (width, height).   frames: how many will come.
     sound: (channels, n) float32 in [-1, 1] at `rate` Hz, cut or padded to the film's length.
     wav: where the sound waits for the encoder; removed at the end.   cancelled: asked between chunks.
+    comment: text that the film carries, of any length and any characters; "" leaves it out.
     A context manager: leaving it without `finish` kills the encoder and leaves no file behind.
     """
 
@@ -110,6 +118,7 @@ class FilmWriter:
         rate: int,
         wav: Path,
         cancelled: Callable[[], bool] = lambda: False,
+        comment: str = "",
     ):
         self.output, self.frames, self.wav, self.cancelled = output.absolute(), frames, wav, cancelled
         self.width, self.height = size
@@ -120,10 +129,13 @@ class FilmWriter:
         self.lines: deque[str] = deque(maxlen=8)
         self.encoder: Any = None  # the Popen, once entered
         self.done = False
+        self.notes = wav.with_suffix(".ffmeta")
         try:
+            _write_notes(self.notes, comment)
             _write_wav(wav, fit_sound(sound, frames, rate), rate)
         except OSError as error:
             wav.unlink(missing_ok=True)
+            self.notes.unlink(missing_ok=True)
             raise MediaError(f"The sound could not be written to {wav.parent}: {error.strerror}.") from error
         self.command = self._command(rate)
 
@@ -133,7 +145,8 @@ class FilmWriter:
             *(ffmpeg(), "-hide_banner", "-nostats", "-loglevel", "warning", "-y"),
             *("-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{self.width}x{self.height}"),
             *("-framerate", str(FPS), "-i", "pipe:0", "-i", f"file:{self.wav.absolute()}"),
-            *("-map", "0:v", "-map", "1:a", "-map_metadata", "-1"),
+            *("-f", "ffmetadata", "-i", f"file:{self.notes.absolute()}"),
+            *("-map", "0:v", "-map", "1:a", "-map_metadata", "2"),
             *("-filter_threads", "1", "-vf", TO_BT709),
             *("-c:v", "libx264", "-preset", "medium", "-crf", str(CRF), "-threads:v", str(ENCODER_THREADS)),
             *("-bsf:v", "filter_units=remove_types=6"),  # the encoder's own signature
@@ -234,6 +247,7 @@ class FilmWriter:
             with contextlib.suppress(OSError):  # what was still buffered has nowhere to go
                 pipe.close()
         self.wav.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)
         if not self.done:
             self.temporary.unlink(missing_ok=True)
 

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from h3core.model.video_vae import VideoVae, to_pixels
 from h3core.version import VERSION
 from h3core.weights.model_files import ModelFiles
 
+RECIPE_VERSION = 1  # raise when an older reader would misread it
 STATE_VERSION = 1  # raise when an older state would not end in the same bytes
 TELL_EVERY_S = 0.2  # progress within a phase
 GUARD_AFTER = 2  # evaluations
@@ -406,7 +407,8 @@ class Generation:
         blocks = self.blocks("video", groups, self.counter("video", clips.passes(units) * layers))
         seen, fit, poster, done = checks.Brightness(), preview.ColourFit(latent), None, 0
         wav, rate = self.run.folder / "sound.wav", vae_rate(self.model)
-        target = self.run.output, self.size(), self.settings.frames, sound, rate, wav, self.cancelled
+        comment = json.dumps(self.recipe()) if self.settings.recipe else ""  # ASCII: escapes survive every reader
+        target = self.run.output, self.size(), self.settings.frames, sound, rate, wav, self.cancelled, comment
         with media.FilmWriter(*target) as film:
             for values in vae.decode_values(vae.denormalise(latent), fixed, blocks, scratch):
                 checks.require_finite("video decoder", f"in the frames from {done + 1} on", values)
@@ -430,26 +432,19 @@ class Generation:
         """Poster and recipe beside the film; what there is to say about the run."""
         picture, recipe = media.companions(self.run.output.absolute())
         media.write_png(picture, poster)
-        own, model = self.settings, self.model
+        own = self.settings
         seconds = {name: round(spent, 3) for name, spent in self.seconds.items()}
-        said = {
-            "program": f"h3-studio {VERSION}",
-            "settings": own.to_json(),
-            "duration_s": own.frames / media.FPS,
-            "model": model.name,
-            "weights": {part.kind: part.identity for part in model.parts},
-            "arithmetic": {"precision": own.precision, "isa": self.kernels.isa},
-            "guidance_used": own.guidance if len(self.ids) > 1 else 1.0,
-            "seconds": seconds,
-        }
-        text = json.dumps(said, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
-        write_whole(recipe, lambda file: file.write(text))
+        if own.recipe:
+            text = json.dumps(self.recipe(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
+            write_whole(recipe, lambda file: file.write(text))
+        else:
+            recipe.unlink(missing_ok=True)  # of a film that had this name before
         for path in self.pictures:
             path.unlink(missing_ok=True)
         return {
             "output": str(self.run.output.absolute()),
             "poster": str(picture),
-            "sidecar": str(recipe),
+            "sidecar": str(recipe) if own.recipe else None,
             "seed": own.seed,
             "frames": own.frames,
             "width": own.width,
@@ -458,6 +453,32 @@ class Generation:
             "seconds": seconds,
             "total_s": round(sum(seconds.values()), 3),
             "planned_peak_bytes": self.plan.peak_bytes,
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """All that this film's bytes depend on: no date, no path, and nothing that only decides how long it takes."""
+        own, model = self.settings, self.model
+        settings = own.to_json()
+        usual = {each.name: each.default for each in fields(Settings)}
+        for name in ("threads", "residency", "recipe", "start_latents"):
+            del settings[name]
+        for name in ("start_step", "shift_video", "shift_audio", "noise_guard"):
+            if settings[name] == usual[name]:
+                del settings[name]
+        if own.start_latents:
+            given = Path(own.start_latents)
+            digest = hashlib.sha256(given.read_bytes()).hexdigest()
+            settings["start_latents"] = {"name": given.name, "sha256": digest}
+        return {
+            "recipe": RECIPE_VERSION,
+            "program": "h3-studio",
+            "version": VERSION,
+            "settings": settings,
+            "duration_s": own.frames / media.FPS,
+            "model": model.name,
+            "weights": {part.kind: part.identity for part in model.parts},
+            "arithmetic": {"precision": own.precision, "isa": self.kernels.isa, "features": [*self.kernels.features]},
+            "guidance_used": own.guidance if len(self.ids) > 1 else 1.0,
         }
 
     # Progress

@@ -71,7 +71,8 @@ class Settings:
 
     start_step, start_latents: begin at that step from noised given latents instead of from noise. The file holds
     float32 "video" (24, T, h, w) and "audio" (2, 32, A), normalised.
-    noise_guard: stop when the estimate is white noise.
+    noise_guard: stop when the estimate is white noise.   recipe: the film carries its settings, and so does a file
+    beside it.
     """
 
     prompt: str
@@ -90,6 +91,7 @@ class Settings:
     start_step: int = 0
     start_latents: str | None = None
     noise_guard: bool = True
+    recipe: bool = True
 
     def __post_init__(self) -> None:
         for wrong, sentence in self._faults():

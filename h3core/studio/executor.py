@@ -345,4 +345,5 @@ def settings(request: schema.Request, seed: int) -> dict[str, Any]:
         "guidance": request.guidance,
         "residency": request.residency,
         "threads": request.threads,
+        "recipe": request.recipe == "yes",
     }

@@ -136,6 +136,13 @@ FIELDS: dict[str, Field] = {
         ),
         Field("threads", "count", "Worker threads; empty uses every physical core.", {}, 1, os.cpu_count() or 1),
         Field(
+            "recipe",
+            "choice",
+            "Whether the film, and a file beside it, says how it was made.",
+            _both("yes", "so that it can be made again"),
+            choices=("yes", "no"),
+        ),
+        Field(
             "model", "path", "A model folder, a weight file, or a folder of loose parts; empty uses the built-in model."
         ),
         Field("output", "path", "Where the film goes, an .mp4 file; empty puts it into the films folder."),
@@ -172,6 +179,7 @@ class Request:
     negative_prompt: str
     model: str
     output: str | None
+    recipe: str = "yes"
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -250,7 +258,7 @@ def nearest_sizes(width: int, height: int) -> list[tuple[int, int]]:
     return [min(legal, key=lambda s: (math.log(s[0]) - w) ** 2 + (math.log(s[1]) - h) ** 2)]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as a message can quote it: short, on one line, printable."""
     text = "".join(c if c.isprintable() else "?" for c in str(value))
     return text if len(text) <= 40 else text[:37] + "..."
@@ -260,7 +268,7 @@ def _read_text(f: Field, value: Any, notes: list[str]) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _Fault(f"is not text but {_shown(value)!r}.")
+        raise _Fault(f"is not text but {shown(value)!r}.")
     # line ends are the one thing normalised; otherwise the text reaches the encoder as typed
     text = value.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
@@ -279,7 +287,7 @@ def _read_size(f: Field, value: Any, notes: list[str]) -> tuple[int, int]:
         else None
     )
     if not match:
-        raise _Fault(f"{_shown(value)!r} is not a size; write width x height, like 128x128 or 1344x768.")
+        raise _Fault(f"{shown(value)!r} is not a size; write width x height, like 128x128 or 1344x768.")
     width, height = int(match[1]), int(match[2])
     if size_is_legal(width, height):
         return width, height
@@ -303,7 +311,7 @@ def _whole(f: Field, value: Any) -> int:
         return max(-(10**30), min(value, 10**30))  # far outside every range, and short enough to be quoted
     text = value.strip() if isinstance(value, str) else ""
     if not re.fullmatch(r"[+-]?[0-9]{1,4000}", text):
-        raise _Fault(f"{_shown(value)!r} is not a whole number; use one from {f.minimum:.0f} to {_limit(f)}.")
+        raise _Fault(f"{shown(value)!r} is not a whole number; use one from {f.minimum:.0f} to {_limit(f)}.")
     return int(text)
 
 
@@ -318,9 +326,9 @@ def _read_count(f: Field, value: Any, notes: list[str]) -> int | None:
     longest = f" ({seconds(MAX_FRAMES)})" if f.name == "frames" else ""
     if number < f.minimum:
         least = f"{MIN_FRAMES} ({seconds(MIN_FRAMES)})" if f.name == "frames" else f"{f.minimum:.0f}"
-        raise _Fault(f"{_shown(number)} is too few; the least is {least}.")
+        raise _Fault(f"{shown(number)} is too few; the least is {least}.")
     if number > f.maximum:
-        raise _Fault(f"{_shown(number)} is too many; the most is {_limit(f)}{longest}.")
+        raise _Fault(f"{shown(number)} is too many; the most is {_limit(f)}{longest}.")
     if f.name == "frames" and snap_frames(number) != number:
         snapped = snap_frames(number)
         notes.append(
@@ -335,7 +343,7 @@ def _read_seed(f: Field, value: Any, notes: list[str]) -> int | None:
         return None
     number = _whole(f, value)
     if not 0 <= number <= MAX_SEED:
-        raise _Fault(f"{_shown(number)} is out of range; use 0 to {MAX_SEED}, or nothing for a random one.")
+        raise _Fault(f"{shown(number)} is out of range; use 0 to {MAX_SEED}, or nothing for a random one.")
     return number
 
 
@@ -347,14 +355,14 @@ def _read_number(f: Field, value: Any, notes: list[str]) -> float | None:
     except (TypeError, ValueError):
         number = math.nan
     if not f.minimum <= number <= f.maximum:
-        raise _Fault(f"{_shown(value)!r} is not possible; use a number from {f.minimum:g} to {f.maximum:g}.")
+        raise _Fault(f"{shown(value)!r} is not possible; use a number from {f.minimum:g} to {f.maximum:g}.")
     return number
 
 
 def _read_choice(f: Field, value: Any, notes: list[str]) -> str:
     text = value.strip().lower() if isinstance(value, str) else value
     if text not in f.choices:
-        raise _Fault(f"{_shown(value)!r} is not known; choose {', '.join(f.choices[:-1])} or {f.choices[-1]}.")
+        raise _Fault(f"{shown(value)!r} is not known; choose {', '.join(f.choices[:-1])} or {f.choices[-1]}.")
     return text
 
 
@@ -363,10 +371,10 @@ def _read_path(f: Field, value: Any, notes: list[str]) -> str | None:
         return None
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str) or "\0" in text:
-        raise _Fault(f"{_shown(value)!r} is not a path.")
+        raise _Fault(f"{shown(value)!r} is not a path.")
     path = os.path.abspath(os.path.expanduser(text))  # absolute, since the worker may run elsewhere
     if f.name == "output" and not path.lower().endswith(".mp4"):
-        raise _Fault(f"{_shown(os.path.basename(path))!r} does not end in .mp4; films are MP4 files.")
+        raise _Fault(f"{shown(os.path.basename(path))!r} does not end in .mp4; films are MP4 files.")
     return path
 
 

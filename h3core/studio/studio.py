@@ -13,15 +13,17 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from h3core.engine.plan import Plan, Settings, SettingsError, make_plan
-from h3core.studio import executor, hardware, jobs, schema
+from h3core.studio import executor, hardware, jobs, recipe, schema
 from h3core.studio.executor import Executor
 from h3core.studio.jobs import Job, Store
+from h3core.studio.recipe import Recalled
 from h3core.studio.schema import ModelFacts, Request, RequestError
+from h3core.version import VERSION
 from h3core.weights.identify import open_model
 from h3core.weights.model_files import ModelError, ModelFiles
 
@@ -164,6 +166,24 @@ class Studio:
             raise RequestError(faults)
         return request
 
+    def recall(self, path: str | os.PathLike, model: str | None = None) -> Recalled:
+        """What a film or the file beside it says of how it was made, as far as it can be used here.
+
+        model: the one that is chosen now; it stays unless another one that was found has the film's very weights.
+        raises: RecipeError, RequestError when no model can be used.
+        """
+        found = recipe.read(path)
+        facts = self.facts(model)
+        recalled = recipe.recall(found, facts, VERSION)
+        usable = [facts.path, *(each.path for each in self.models() if not each.problem)]
+        identities = [(each, {part.kind: part.identity for part in self._open(each).parts}) for each in usable]
+        same = recipe.same_weights(recalled.weights, identities)
+        if same:
+            return replace(recalled, values=recalled.values | {"model": same})
+        if recalled.weights:
+            recalled.notes.append(f"The weights it was made with ({recalled.model}) are not here; {facts.name} stays.")
+        return recalled
+
     def plan(self, request: Request, memory_bytes: int | None = None) -> Plan:
         """What the request will cost, without loading anything; memory_bytes None: with what is free now.
 
@@ -265,8 +285,6 @@ class Studio:
 
     def machine(self) -> dict[str, Any]:
         """cpu, isa, threads and version; isa is "" until the worker has said what it uses."""
-        from h3core.version import VERSION
-
         hello = self._executor.hello if self._executor else {}
         cpu = hardware.short_cpu_name(str(hello["cpu"])) if hello.get("cpu") else hardware.cpu_name()
         return {

@@ -353,3 +353,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, model, kernels):
             steps = [values["step"] for kind, values in told if kind == "step"]
             assert steps == list(range(int(instant[-1]) + 1, 5))
         assert sorted(os.listdir(folder / "out")) == ["film.json", "film.mp4", "film.png"]
+
+
+def test_the_film_says_how_it_was_made_unless_asked_not_to(tmp_path, model, kernels):
+    from h3core.studio import recipe as reader
+
+    job = run(tmp_path, settings(prompt='a "b"\n= ; # \\ 🐱 红狐狸', seed=2**64 - 1, threads=1))
+    result = Engine(kernels).generate(job, model, silent, lambda: False)
+    beside = reader.read(result["sidecar"])
+    assert reader.read(result["output"]) == beside
+    assert beside["settings"]["prompt"] == job.settings.prompt and beside["settings"]["seed"] == str(2**64 - 1)
+    assert beside["weights"] == {part.kind: part.identity for part in model.parts}
+    assert {"version", "arithmetic", "model"} <= beside.keys() and str(tmp_path) not in json.dumps(beside)
+    silent_run = run(tmp_path, settings(recipe=False))
+    result = Engine(kernels).generate(silent_run, model, silent, lambda: False)
+    assert result["sidecar"] is None and sorted(os.listdir(tmp_path / "out")) == ["film.mp4", "film.png"]
+    with pytest.raises(reader.RecipeError):
+        reader.read(result["output"])

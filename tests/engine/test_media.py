@@ -155,7 +155,7 @@ def test_nothing_comes_from_path(tmp_path, monkeypatch):
 
 def test_png_is_read_by_others(tmp_path):
     pixels = clip(3)[1]
-    media.write_png(tmp_path / "p.png", pixels)
+    media.write_png(tmp_path / "p.png", pixels, "poster")
     decoded = subprocess.run(
         [media.ffmpeg(), "-v", "error", "-i", str(tmp_path / "p.png"), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"],
         capture_output=True,
@@ -180,3 +180,14 @@ def test_disk_that_fills_up(tmp_path, monkeypatch):
             tmp_path / "film.mp4", np.random.default_rng(1).integers(0, 255, (39, *SIZE[::-1], 3), np.uint8), tone(1.6)
         )
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "comment", ["a=b;c#d\\e\nf\n 'q' \"q\" 🐱 é", '{"a": "\\n"}', "猫" * 50_000, ";FFMETADATA1\n[CHAPTER]"]
+)
+def test_a_comment_of_any_text(tmp_path, comment):
+    path = tmp_path / "film.mp4"
+    with media.FilmWriter(path, SIZE, 22, tone(1), 32000, tmp_path / "s.wav", comment=comment) as film:
+        film.write(clip(22))
+        film.finish()
+    assert comment.encode() in path.read_bytes() and sorted(os.listdir(tmp_path)) == ["film.mp4"]
