@@ -1,6 +1,7 @@
 /*
- * Blocks of GGUF files -> float values: the bodies that every instruction set compiles for itself, one per format.
- * Products and differences are rounded in the order of gguf/quants.py, so all of them give its bits.
+ * Blocks of GGUF files, and bytes of ComfyUI files -> float values: the bodies that every instruction set compiles for
+ * itself, one per format. Products and differences are rounded in the order of gguf/quants.py, so all of them give its
+ * bits.
  */
 #ifndef H3_BLOCKS_H
 #define H3_BLOCKS_H
@@ -179,6 +180,54 @@ H3_INLINE void h3_nvfp4_body(float *y, const void *stored) {
     }
 }
 
+/* ---- signed bytes, rotated ---- */
+
+/*
+ * y = y . H in blocks of `size`, H the Kronecker power of H4 = (1 1 1 -1; 1 1 -1 1; 1 -1 1 1; -1 1 1 1), over
+ * sqrt(size): its own inverse. From whole numbers every sum is exact. source: comfy-kitchen, "ConvRot"
+ */
+H3_INLINE void h3_unrotate(float *y, int size) {
+    for (int step = 1; step < size; step *= 4)
+        for (int start = 0; start < size; start += 4 * step)
+            for (int i = start; i < start + step; i++) {
+                float a = y[i], b = y[i + step], c = y[i + 2 * step], d = y[i + 3 * step], sum = a + b + (c + d);
+                y[i] = sum - 2.0f * d;
+                y[i + step] = sum - 2.0f * c;
+                y[i + 2 * step] = sum - 2.0f * b;
+                y[i + 3 * step] = sum - 2.0f * a;
+            }
+}
+
+H3_INLINE void h3_i8_rot64_body(float *y, const void *stored) {
+    const h3_i8_rot64 *block = stored;
+    for (int i = 0; i < 64; i++) y[i] = (float)(int8_t)block->q[i] * 0.125f;
+    h3_unrotate(y, 64);
+}
+
+H3_INLINE void h3_i8_rot256_body(float *y, const void *stored) {
+    const h3_i8_rot256 *block = stored;
+    for (int i = 0; i < 256; i++) y[i] = (float)(int8_t)block->q[i] * 0.0625f;
+    h3_unrotate(y, 256);
+}
+
+/* ---- one byte a value ---- */
+
+H3_INLINE float h3_from_i8(uint8_t bits) { return (float)(int8_t)bits; }
+H3_INLINE float h3_from_e5m2(uint8_t bits) { return h3_from_f16((uint16_t)(bits << 8)); }
+
+/* Scaling by 2^120 moves the exponent from bias 7 to bias 127; the largest magnitude is a NaN, there is no infinity. */
+H3_INLINE float h3_from_e4m3(uint8_t bits) {
+    float scaled = h3_float((uint32_t)(bits & 0x7fu) << 20) * h3_float(0x7b800000u);
+    uint32_t nan = (bits & 0x7fu) == 0x7fu ? 0x7fc00000u : 0u;
+    return h3_float(h3_bits(scaled) | nan | (uint32_t)(bits & 0x80u) << 24);
+}
+
+#define H3_BYTE_DECODER(TARGET, NAME)                                                                                  \
+    TARGET static void decode_##NAME(float *values, const void *row, int64_t first, int64_t count) {                   \
+        const uint8_t *from = (const uint8_t *)row + first;                                                            \
+        for (int64_t i = 0; i < count; i++) values[i] = h3_from_##NAME(from[i]);                                       \
+    }
+
 /* ---- a decoder of whole rows from a block's body ---- */
 
 /* h3_decode_fn: whole blocks straight into values; of a block that is not wanted whole, the beginning. */
@@ -206,10 +255,15 @@ H3_INLINE void h3_nvfp4_body(float *y, const void *stored) {
     H3_BLOCK_DECODER(TARGET, q6_k, 256)                                                                                \
     H3_BLOCK_DECODER(TARGET, iq4_nl, 32)                                                                               \
     H3_BLOCK_DECODER(TARGET, iq4_xs, 256)                                                                              \
-    H3_BLOCK_DECODER(TARGET, nvfp4, 64)
+    H3_BLOCK_DECODER(TARGET, nvfp4, 64)                                                                                \
+    H3_BLOCK_DECODER(TARGET, i8_rot64, 64)                                                                             \
+    H3_BLOCK_DECODER(TARGET, i8_rot256, 256)                                                                           \
+    H3_BYTE_DECODER(TARGET, i8)                                                                                        \
+    H3_BYTE_DECODER(TARGET, e4m3)                                                                                      \
+    H3_BYTE_DECODER(TARGET, e5m2)
 
 H3_INLINE void h3_fill_blocks(h3_table *table, const h3_decode_fn *decoders) {
-    for (int format = H3_FORMAT_Q8_0; format <= H3_FORMAT_NVFP4; format++)
+    for (int format = H3_FORMAT_Q8_0; format < H3_FORMATS; format++)
         table->decode[format] = decoders[format - H3_FORMAT_Q8_0];
 }
 
@@ -217,7 +271,8 @@ H3_INLINE void h3_fill_blocks(h3_table *table, const h3_decode_fn *decoders) {
 #define H3_BLOCK_DECODER_LIST                                                                                          \
     {                                                                                                                  \
         decode_q8_0, decode_q4_0, decode_q4_1, decode_q5_0, decode_q5_1, decode_q2_k, decode_q3_k, decode_q4_k,        \
-            decode_q5_k, decode_q6_k, decode_iq4_nl, decode_iq4_xs, decode_nvfp4                                       \
+            decode_q5_k, decode_q6_k, decode_iq4_nl, decode_iq4_xs, decode_nvfp4, decode_i8, decode_i8_rot64,          \
+            decode_i8_rot256, decode_e4m3, decode_e5m2                                                                 \
     }
 
 #endif

@@ -18,6 +18,11 @@ const h3_format_info h3_formats[H3_FORMATS] = {
     [H3_FORMAT_IQ4_NL] = {"iq4_nl", 32, sizeof(h3_iq4_nl)},
     [H3_FORMAT_IQ4_XS] = {"iq4_xs", 256, sizeof(h3_iq4_xs)},
     [H3_FORMAT_NVFP4] = {"nvfp4", 64, sizeof(h3_nvfp4)},
+    [H3_FORMAT_I8] = {"i8", 1, 1},
+    [H3_FORMAT_I8_ROT64] = {"i8_rot64", 64, sizeof(h3_i8_rot64)},
+    [H3_FORMAT_I8_ROT256] = {"i8_rot256", 256, sizeof(h3_i8_rot256)},
+    [H3_FORMAT_E4M3] = {"e4m3", 1, 1},
+    [H3_FORMAT_E5M2] = {"e5m2", 1, 1},
 };
 
 static void decode_f32(float *values, const void *row, int64_t first, int64_t count) {
@@ -73,7 +78,11 @@ static void dequantize_row(void *context, int64_t row, void *scratch) {
     const dequantize_context *job = context;
     const h3_matrix *w = job->w;
     (void)scratch;
-    job->table->decode[w->format](job->y + row * w->k, h3_stored_row(w, row), 0, w->k);
+    float *y = job->y + row * w->k, scale = h3_row_scale(w, row);
+    job->table->decode[w->format](y, h3_stored_row(w, row), 0, w->k);
+    if (w->scale)
+        for (int64_t i = 0; i < w->k; i++)
+            y[i] *= scale;
 }
 
 static h3_status dequantize(const h3_table *table, h3_pool *pool, float *y, const h3_matrix *w) {

@@ -125,6 +125,25 @@ static int64_t panel_rows(const linear_context *job, int64_t panel, const void *
     return columns;
 }
 
+/* What the sums of a panel's columns are multiplied with. Returns 0 when all of it is 1. */
+static int panel_scales(const linear_context *job, int64_t panel, int64_t columns, float scales[H3_COLUMNS]) {
+    int64_t column = panel * job->columns;
+    for (int64_t c = 0; c < H3_COLUMNS; c++)
+        scales[c] = 1.0f;
+    for (int64_t c = 0; c < columns; c++) {
+        scales[c] = h3_row_scale(job->w, column + c);
+        if (job->gate)
+            scales[job->columns + c] = h3_row_scale(job->gate, column + c);
+    }
+    return job->w->scale || (job->gate && job->gate->scale);
+}
+
+static void scale_tile(float *tile, int64_t rows, const float scales[H3_COLUMNS]) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < H3_COLUMNS; c++)
+            tile[r * H3_COLUMNS + c] *= scales[c];
+}
+
 /* A panel whose values and gates lie in different formats: each expanded alone, then side by side. */
 static void expand_both(const linear_context *job, void *panel, const void *const rows[H3_COLUMNS]) {
     const h3_table *table = job->table;
@@ -149,7 +168,8 @@ static void linear_item(void *context, int64_t item, void *scratch) {
     int64_t panel = item / job->chunks, chunk = item % job->chunks;
     int64_t first = job->blocks * chunk / job->chunks, end = job->blocks * (chunk + 1) / job->chunks;
     int64_t columns = panel_rows(job, panel, rows);
-    float *tile = scratch;
+    float *tile = scratch, scales[H3_COLUMNS];
+    int scaled = panel_scales(job, panel, columns, scales);
     void *weights = tile + H3_ROWS * H3_COLUMNS;
     h3_tile_fn multiply = job->table->tile[x->kind];
     h3_finish_fn finish = job->table->finish[job->out->finish];
@@ -160,6 +180,8 @@ static void linear_item(void *context, int64_t item, void *scratch) {
     for (int64_t block = first; block < end; block++) {
         int64_t left = x->m - block * H3_ROWS, used = left < H3_ROWS ? left : H3_ROWS;
         multiply(tile, (const char *)x->data + block * job->block_bytes, weights, x->k, used);
+        if (scaled)
+            scale_tile(tile, used, scales);
         finish(job->out, tile, block * H3_ROWS, used, panel * job->columns, columns);
     }
 }
@@ -168,7 +190,7 @@ static void dot_item(void *context, int64_t panel, void *scratch) {
     const linear_context *job = context;
     const h3_rows *x = job->x;
     const void *rows[H3_COLUMNS];
-    float *tile = scratch, sums[H3_DOT_ROWS];
+    float *tile = scratch, sums[H3_DOT_ROWS], scales[H3_COLUMNS];
     int64_t columns = panel_rows(job, panel, rows);
     h3_dot_fn dot = job->table->dot[job->w->format][x->kind];
     h3_dot_fn gate_dot = job->gate ? job->table->dot[job->gate->format][x->kind] : dot;
@@ -178,6 +200,8 @@ static void dot_item(void *context, int64_t panel, void *scratch) {
         for (int64_t r = 0; r < x->m; r++)
             tile[r * H3_COLUMNS + c] = rows[c] ? sums[r] : 0.0f;
     }
+    if (panel_scales(job, panel, columns, scales))
+        scale_tile(tile, x->m, scales);
     job->table->finish[job->out->finish](job->out, tile, 0, x->m, panel * job->columns, columns);
 }
 

@@ -22,6 +22,11 @@ typedef enum {
     H3_FORMAT_IQ4_NL,
     H3_FORMAT_IQ4_XS,
     H3_FORMAT_NVFP4,
+    H3_FORMAT_I8,
+    H3_FORMAT_I8_ROT64,
+    H3_FORMAT_I8_ROT256,
+    H3_FORMAT_E4M3,
+    H3_FORMAT_E5M2,
     H3_FORMATS
 } h3_format;
 
@@ -56,6 +61,14 @@ typedef struct { uint8_t d[2], q[16]; } h3_iq4_nl;                             /
 typedef struct { uint8_t d[2], scales_high[2], scales[4], q[128]; } h3_iq4_xs; /* 256, 6-bit scale per 32 */
 typedef struct { uint8_t scales[4], q[32]; } h3_nvfp4;                         /* 64 e2m1 values, e4m3 scale per 16 */
 /* clang-format on */
+
+/* Of ComfyUI files: signed bytes of rows that were rotated along K; their scales lie elsewhere, one per row. */
+typedef struct {
+    uint8_t q[64];
+} h3_i8_rot64;
+typedef struct {
+    uint8_t q[256];
+} h3_i8_rot256;
 
 _Static_assert(sizeof(h3_q8_0) == 34, "q8_0");
 _Static_assert(sizeof(h3_q4_0) == 18, "q4_0");

@@ -92,12 +92,17 @@ typedef struct {
     const void *stored;
     int64_t first;
     h3_order order;
+    const float *scale; /* of each stored row, or NULL: 1 */
 } h3_matrix;
 
 static inline const void *h3_stored_row(const h3_matrix *w, int64_t row) {
     const h3_format_info *format = &h3_formats[w->format];
     int64_t row_bytes = w->k / format->block_values * format->block_bytes;
     return (const char *)w->stored + h3_order_row(&w->order, w->first + row) * row_bytes;
+}
+
+static inline float h3_row_scale(const h3_matrix *w, int64_t row) {
+    return w->scale ? w->scale[h3_order_row(&w->order, w->first + row)] : 1.0f;
 }
 
 typedef enum { H3_STORE = 0, H3_ADD = 1, H3_SWIGLU = 2 } h3_finish;

@@ -62,7 +62,7 @@ static void fill_stored(work *w, int format) {
     float values[H3_COLUMNS];
     int64_t size = h3_formats[format].block_bytes, length = h3_formats[format].block_values;
     int64_t count = (int64_t)H3_COLUMNS * LONGEST / length;
-    if (length > 1) {
+    if (length > 1 || size == 1) { /* in bytes any exponent but the highest is finite too */
         uint32_t seed = (uint32_t)format;
         for (int64_t i = 0; i < count * size; i++) {
             int64_t place = i % size;

@@ -107,7 +107,8 @@ class _Reader:
                 raw = memory[place[key][0] : place[key][1]] if packed else np.empty(size, np.uint8)
                 self._read(files[path], raw, key[1])
                 for name, weight in spans[key]:
-                    block[name] = self._ready(name, weight, raw)
+                    scale = self._scale(weight, raw.size, files, open_files) if weight.scale else None
+                    block[name] = self._ready(name, weight, raw, scale)
         return {name: block[name] for name in weights}  # in the order that was asked
 
     def _open(self, path: Path, open_files: contextlib.ExitStack) -> _File:
@@ -133,16 +134,31 @@ class _Reader:
                 ) from error
             self.residency.bytes_read += len(part)
 
-    def _ready(self, name: str, weight: Weight, raw: np.ndarray) -> Any:
+    def _scale(
+        self, weight: Weight, size_bytes: int, files: dict[Path, _File], open_files: contextlib.ExitStack
+    ) -> np.ndarray:
+        """The scale of every stored row, float32 (rows,)."""
+        scale = weight.scale
+        assert scale
+        if scale.path not in files:
+            files[scale.path] = self._open(scale.path, open_files)
+        raw = np.empty(scale.size_bytes, np.uint8)
+        self._read(files[scale.path], raw, scale.offset)
+        rows = size_bytes // FORMATS[weight.format].size_bytes(*weight.shape[1:])
+        return np.ascontiguousarray(np.broadcast_to(FORMATS[scale.format].decode(raw), (rows,)))
+
+    def _ready(self, name: str, weight: Weight, raw: np.ndarray, scale: np.ndarray | None) -> Any:
         order = weight.order
         if is_matrix(name, weight):
             n, k = weight.shape
             packed = (order.offset, order.block, order.stride) if order else None
             if _stays_packed(name, weight):
-                return QuantMatrix(raw, weight.format, n, k, self.residency.kernels, packed)
+                return QuantMatrix(raw, weight.format, n, k, self.residency.kernels, packed, scale)
             values = FORMATS[weight.format].decode(raw).view(np.uint8)
-            return QuantMatrix(values, "f32", n, k, self.residency.kernels, packed)
+            return QuantMatrix(values, "f32", n, k, self.residency.kernels, packed, scale)
         values = FORMATS[weight.format].decode(raw)
+        if scale is not None:
+            values = (values.reshape(len(scale), -1) * scale[:, None]).reshape(-1)
         if order:
             values = values.reshape(-1, *weight.shape[1:])[order.index(weight.shape[0])]
         return np.ascontiguousarray(values.reshape(weight.shape))
@@ -185,7 +201,8 @@ def memory_bytes(weights: Mapping[str, Weight]) -> int:
     unpacked = sum(
         4 * int(np.prod(weight.shape)) for name, weight in weights.items() if not _stays_packed(name, weight)
     )
-    return _end(_places(weights)) + unpacked
+    scales = sum(4 * weight.shape[0] for weight in weights.values() if weight.scale)
+    return _end(_places(weights)) + unpacked + scales
 
 
 class Residency:
@@ -228,6 +245,9 @@ class Residency:
                 reader._read(file, raw, weight.offset + first * storage.block_bytes)
                 before = row * k - first * storage.block
                 values[i] = storage.decode(raw)[before : before + k]
+            if weight.scale:
+                scale = reader._scale(weight, weight.size_bytes, {weight.path: file}, open_files)
+                values *= scale[stored][:, None]
         return values[place.reshape(rows.shape)]
 
     def blocks(self, groups: Sequence[Mapping[str, Weight]], mode: str, keep: str | None = None) -> Blocks:

@@ -141,6 +141,7 @@ cdef extern from "table.h" nogil:
         const void *stored
         int64_t first
         h3_order order
+        const float *scale
     ctypedef enum h3_finish:
         H3_STORE, H3_ADD, H3_SWIGLU
     ctypedef struct h3_epilogue:

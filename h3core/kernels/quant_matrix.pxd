@@ -8,6 +8,7 @@ from h3core.kernels.table cimport Kernels
 cdef class QuantMatrix:
     cdef h3_matrix matrix
     cdef const unsigned char[::1] data        # keeps the bytes alive
+    cdef const float[::1] scale               # and the scales
     cdef Kernels kernels
     cdef readonly str format
 

@@ -19,11 +19,12 @@ cdef class QuantMatrix:
     data: uint8 buffer of the whole stored tensor, any byte alignment.   format: "f32" | "f16" | "bf16" | "q8_0" | "q4_k" ...
     order: (offset, block, stride): logical row r is stored row offset + (r // block) * stride + r % block; the stride may
         be negative. None: rows as stored.
+    scale: float32, one for each stored row, which its values are multiplied with; None: 1.
     raises: ValueError when the format is unknown, k does not fill its blocks, or a row lies outside the data.
     """
 
     def __cinit__(self, const unsigned char[::1] data not None, format, int64_t n, int64_t k, Kernels kernels not None,
-                  order=None):
+                  order=None, const float[::1] scale=None):
         cdef int64_t offset = 0, block = n, stride = 0, last
         if format not in FORMATS:
             raise ValueError(f"format {format!r}: choose from {', '.join(FORMATS)}")
@@ -48,7 +49,10 @@ cdef class QuantMatrix:
             start = offset + (last - 1) * stride           # the last whole block, longer than the last one may be
             if start < 0 or start + block > stored:
                 raise ValueError(f"{format} weight ({n}, {k}): row order {tuple(order)} leaves the {stored} stored rows")
-        self.data, self.format, self.kernels = data, format, kernels
+        if scale is not None and scale.shape[0] != stored:
+            raise ValueError(f"{format} weight ({n}, {k}): {scale.shape[0]} scales for {stored} stored rows")
+        self.data, self.format, self.kernels, self.scale = data, format, kernels, scale
+        self.matrix.scale = &scale[0] if scale is not None else NULL
         self.matrix.format, self.matrix.n, self.matrix.k = <h3_format><int>number, n, k
         self.matrix.stored, self.matrix.first = &data[0], 0
         self.matrix.order.offset, self.matrix.order.block, self.matrix.order.stride = offset, block, stride
@@ -70,7 +74,8 @@ cdef class QuantMatrix:
         if start < 0 or n < 1 or start + n > self.matrix.n:
             raise ValueError(f"rows {start} to {start + n} of {self.matrix.n}")
         view = QuantMatrix.__new__(QuantMatrix, self.data, self.format, self.matrix.n, self.matrix.k, self.kernels,
-                                   (self.matrix.order.offset, self.matrix.order.block, self.matrix.order.stride))
+                                   (self.matrix.order.offset, self.matrix.order.block, self.matrix.order.stride),
+                                   self.scale)
         view.matrix.first, view.matrix.n = self.matrix.first + start, n
         return view
 

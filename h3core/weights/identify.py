@@ -28,6 +28,7 @@ from h3core.weights.safetensors import (
     read_values,
     refuse_pickle,
 )
+from h3core.weights.scales import resolve
 from h3core.weights.shapes import SHAPES
 
 KINDS = ("transformer", "text_encoder", "video_vae", "audio_vae")
@@ -328,7 +329,7 @@ def open_part(source: Source, qkv_layout: str | None = None) -> Part:
             raw = text_config(metadata) | raw
     layouts = (qkv_layout, raw.get("qkv_layout"), metadata.get("qkv_layout"), written_as, source.qkv_layout)
     layout = next((each for each in layouts if each in QKV_LAYOUTS), None)
-    return build_part(source.kind, raw, tensors, files, layout, where)
+    return build_part(source.kind, raw, tensors, files, layout, where, metadata)
 
 
 def build_part(
@@ -338,15 +339,16 @@ def build_part(
     files: tuple[Path, ...],
     qkv_layout: str | None,
     where: str,
+    metadata: dict[str, str] | None = None,
 ) -> Part:
     """The same from a config and tensors that have been read.   where: the config's file, for messages."""
-    own = strip_prefix(kind, tensors)
+    own, scales = resolve(strip_prefix(kind, tensors), metadata or {})
     for name in ("latents_mean", "latents_std"):  # ComfyUI's VAE files carry them as tensors
         if name in own and name not in raw and "vae" in kind:
             raw = raw | {name: read_values(own[name])}
     given = configs.canonical_config(kind, raw, where)
     head_dim = {**configs.DEFAULTS[kind], **given}.get("decoder_attention_head_dim")
-    weights = canonical(kind, own, head_dim, qkv_layout)
+    weights = canonical(kind, own, head_dim, qkv_layout, scales)
     part = Part(kind, configs.complete(kind, given, weights, where), weights, files)
     _unfold(part)
     require_tensors(part)

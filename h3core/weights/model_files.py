@@ -44,6 +44,7 @@ class Weight:
     offset: int  # bytes from the start of the file, any alignment
     size_bytes: int
     order: RowOrder | None = None
+    scale: Weight | None = None  # what the stored rows are multiplied with: one number, or one a stored row
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ source: spec §17.1 (transformer), §17.3 (video VAE), §17.4 (audio VAE), check
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from h3core.weights.formats.table import DTYPES
 from h3core.weights.model_files import ModelError, RowOrder, Weight, shown
@@ -143,12 +145,17 @@ def halves_swapped(rows: int) -> RowOrder:
 
 
 def canonical(
-    kind: str, tensors: Mapping[str, Tensor], head_dim: int | None = None, qkv_layout: str | None = None
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    head_dim: int | None = None,
+    qkv_layout: str | None = None,
+    scales: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Weight]:
     """The weights of a part by their diffusers names.
 
     tensors: prefix cut off (`strip_prefix`).   head_dim: of the fused attention; the transformer's own q norm wins.
     qkv_layout: row order of a fused qkv; the video VAE's is interleaved in every file, so it is not asked there.
+    scales: name of a tensor -> the tensor of its scales (`scales.resolve`).
     raises: ModelError for a format this build cannot run, a name that appears twice, a fused tensor of an odd height.
     """
     if kind == "video_vae":
@@ -157,13 +164,22 @@ def canonical(
     for name, each in tensors.items():
         if _DROPPED[kind].match(name):
             continue
+        scale = _scale((scales or {}).get(name))
         for weight in _translate(kind, name, each, tensors, head_dim, qkv_layout):
+            if scale:
+                weight = replace(weight, scale=scale)
             if weight.name in weights:
                 raise ModelError(
                     f"{shown(each.path)} holds {weight.name[:NAMES_SHOWN]!r} under two names; keep one of the two."
                 )
             weights[weight.name] = weight
     return weights
+
+
+def _scale(each: Tensor | None) -> Weight | None:
+    if each is None:
+        return None
+    return Weight(each.name, DTYPES[each.dtype], (math.prod(each.shape),), each.path, each.offset, each.size_bytes)
 
 
 def _translate(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from h3core.weights.formats.table import FORMATS, SAFETENSORS
+from h3core.weights.formats.table import FLOATS, FORMATS
 from h3core.weights.model_files import ModelError, shown
 
 MAX_HEADER = 100_000_000  # the limit of the reference reader; a 1058-tensor text encoder needs 130 kB
@@ -309,16 +309,21 @@ def read_values(tensor: Tensor) -> list[float]:
 
     raises: ModelError for a large one, or a storage format that this build cannot read.
     """
-    if tensor.dtype not in SAFETENSORS or tensor.size_bytes > 1 << 16:
+    if tensor.dtype not in FLOATS or tensor.size_bytes > 1 << 16:
         raise ModelError(
             f"{shown(tensor.path)}: {tensor.name[:NAMES_SHOWN]!r} is no short list of numbers; download it again."
         )
+    raw = np.frombuffer(read_bytes(tensor), np.uint8)
+    return [float(value) for value in FORMATS[FLOATS[tensor.dtype]].decode(raw)]
+
+
+def read_bytes(tensor: Tensor) -> bytes:
+    """A small tensor as it is stored. raises: ModelError."""
     try:
         with open(tensor.path, "rb") as file:
             file.seek(tensor.offset)
-            raw = np.frombuffer(file.read(tensor.size_bytes), np.uint8)
+            return file.read(tensor.size_bytes)
     except OSError as error:
         raise ModelError(
             f"{shown(tensor.path)} cannot be read ({error.strerror}); check the disk it lies on."
         ) from error
-    return [float(value) for value in FORMATS[SAFETENSORS[tensor.dtype]].decode(raw)]

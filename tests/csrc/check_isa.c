@@ -94,7 +94,7 @@ static void *stored_blocks(const h3_format_info *info, int64_t n, int64_t k) {
 }
 
 static void *stored_weight(h3_format format, int64_t n, int64_t k) {
-    if (h3_formats[format].block_values > 1) return stored_blocks(&h3_formats[format], n, k);
+    if (h3_formats[format].block_values > 1 || h3_formats[format].block_bytes == 1) return stored_blocks(&h3_formats[format], n, k);
     float *values = normal(n * k);
     uint16_t *halves = take(n * k * 2);
     if (format == H3_FORMAT_F32) {
@@ -126,7 +126,10 @@ static void check_linear(const char *isa, const h3_table *own, const h3_table *c
         for (int64_t i = 0; i < m; i++) index[i] = (int32_t)(word() % groups);
         void *w = stored_weight(format, n, k), *other = stored_weight(mixed, n, k), *rows_memory;
         h3_order order = {n - 1, 1, -1};
-        h3_matrix matrix = {format, n, k, w, 0, order}, second = {mixed, n, k, other, 0, {0, n, n}};
+        h3_matrix matrix = {format, n, k, w, 0, order, 0}, second = {mixed, n, k, other, 0, {0, n, n}, 0};
+        float *row_scale = normal(n);
+        if (round % 3 == 1)
+            matrix.scale = second.scale = row_scale;
         float *before = normal(m * n), *y[2];
         for (int which = 0; which < 2; which++) {
             const h3_table *table = which ? c : own;
@@ -153,6 +156,7 @@ static void check_linear(const char *isa, const h3_table *own, const h3_table *c
             compare(isa, "dequantize", plain, want, n * k, 0.0);
         }
         free(x), free(bias), free(gate), free(shift), free(scale), free(weight), free(index), free(w), free(other);
+        free(row_scale);
         free(before);
     }
 }

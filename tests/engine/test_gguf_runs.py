@@ -45,7 +45,7 @@ def random_part(kind: str, config: dict, format: str, others: dict[str, str]) ->
     for number, (name, shape) in enumerate(SHAPES[kind](configs.DEFAULTS[kind] | config).items()):
         wanted = next((each for end, each in others.items() if name.endswith(end)), format)
         matrix = len(shape) == 2 and not name.startswith(("proj_in", "audio_proj", "proj_out"))
-        if matrix and shape[1] % FORMATS[wanted].block == 0:
+        if wanted != "f32" and matrix and shape[1] % FORMATS[wanted].block == 0:
             made[name] = wanted, shape, random_blocks(wanted, shape, shape[1] ** -0.5, number).tobytes()
             continue
         size = shape[-1] ** -0.5 if len(shape) == 2 else 0.1

@@ -11,7 +11,7 @@ from tests.kernels.test_matmul import AGAINST_C
 
 # the inputs' own rounding; random scales differ sixtyfold inside the 256 values that share one of int8
 AGAINST_EXACT = {"f32": 2e-6, "bf16": 6e-3, "int8": 4e-2}
-BLOCKS = [name for name, (_, values, _) in FORMATS.items() if values > 1]
+BLOCKS = [name for name, (_, values, _) in FORMATS.items() if values > 1 and not name.startswith("i8")]
 SCALED = {
     "q2_k": (80, 84),
     "q3_k": (108, 110),
@@ -80,3 +80,33 @@ def test_value_and_gate_may_differ_in_format(isa, kind, name, other):
         value.matmul(rows, a)
         gate.matmul(rows, b)
         assert relative(y, a * (b / (1 + np.exp(-b.astype(np.float64))))) <= 1e-6
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ("f32", "bf16", "int8"))
+@pytest.mark.parametrize("name", ("i8", "i8_rot64", "i8_rot256", "f32"))
+def test_rows_have_scales(isa, kind, name):
+    """In every product, and of each stored row, wherever the row order finds it."""
+    kernels, n, k = make(isa), 37, 512
+    random = np.random.default_rng(3)
+    scale = random.uniform(0.5, 2, n + 5).astype(np.float32)
+    data = (
+        normal(n + 5, k).reshape(-1).view(np.uint8) if name == "f32" else random.integers(0, 256, (n + 5) * k, np.uint8)
+    )
+    plain = QuantMatrix(data, name, n + 5, k, kernels).dequantize()
+    matrix = QuantMatrix(data, name, n, k, kernels, (n + 4, 1, -1), scale)
+    w = matrix.dequantize()
+    assert np.array_equal(w, (plain * scale[:, None])[::-1][:n])
+    for m in (2, 14):
+        x = normal(m, k)
+        rows, y = packed(x, kind, kernels), np.full((m, n - 3), np.nan, np.float32)
+        matrix.rows(3, n - 3).matmul(rows, y)
+        assert relative(y, (x.astype(np.float64) @ w.astype(np.float64).T)[:, 3:]) <= AGAINST_EXACT[kind]
+        both, a, b = np.empty((3, m, 18), np.float32)
+        value, gate = matrix.rows(0, 18), QuantMatrix(data, name, n + 5, k, kernels).rows(18, 18)
+        value.swiglu(rows, gate, both)
+        value.matmul(rows, a)
+        gate.matmul(rows, b)
+        assert relative(both, a * (b / (1 + np.exp(-b.astype(np.float64))))) <= 1e-6
+    with pytest.raises(ValueError, match="36 scales for 42 stored rows"):
+        QuantMatrix(data, name, n + 5, k, kernels, None, scale[:36])

@@ -6,7 +6,7 @@ import pytest
 from h3core.weights.formats.table import FORMATS, GGUF, SAFETENSORS
 
 VALUES = np.array([0.0, -0.0, 1.0, -2.5, 65504.0, 6.0e-8, np.inf, -np.inf], np.float32)
-BLOCKS = sorted(name for name, each in FORMATS.items() if each.block > 1)
+BLOCKS = sorted({name for name in GGUF.values() if FORMATS[name].block > 1})
 ISAS = ("c", "avx2", "avx512", "neon")
 
 
@@ -112,3 +112,49 @@ def test_every_nvfp4_scale():
     blocks[:, 4:] = 0x52  # 1 and 3
     for who, decode in decoders("nvfp4"):
         assert np.array_equal(decode(blocks.reshape(-1)), oracle("nvfp4", blocks.reshape(-1))), who
+
+
+# ComfyUI's
+
+
+def every_decoder_says(name: str, raw: np.ndarray, want: np.ndarray) -> None:
+    for who, decode in decoders(name):
+        got = decode(raw)
+        assert got.dtype == np.float32 and np.array_equal(got.view(np.uint32), want.view(np.uint32)), who
+
+
+def test_signed_bytes():
+    raw = np.arange(256, dtype=np.uint8)
+    every_decoder_says("i8", raw, raw.view(np.int8).astype(np.float32))
+
+
+@pytest.mark.parametrize(("name", "kind"), (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")))
+def test_eight_bit_floats(name, kind):
+    dtype = getattr(pytest.importorskip("ml_dtypes"), kind)
+    raw = np.arange(256, dtype=np.uint8)
+    want = raw.view(dtype).astype(np.float32)
+    finite = np.isfinite(want)
+    every_decoder_says(name, raw[finite], want[finite])
+    for who, decode in decoders(name):
+        got = decode(raw)
+        assert np.array_equal(np.isnan(got), np.isnan(want)) and np.array_equal(np.isinf(got), np.isinf(want)), who
+
+
+H4 = np.array([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], np.float64)
+
+
+def hadamard(size: int) -> np.ndarray:
+    """The rotation of a group: the Kronecker power of H4 over the root of its size.   source: ConvRot"""
+    made = np.ones((1, 1))
+    while len(made) < size:
+        made = np.kron(made, H4)
+    return made / size**0.5
+
+
+@pytest.mark.parametrize("size", (64, 256))
+def test_rotated_bytes(size):
+    h = hadamard(size)
+    assert np.allclose(h @ h, np.eye(size)) and np.array_equal(h, h.T)
+    raw = np.random.default_rng(size).integers(0, 256, 20 * size, np.uint8)
+    want = raw.view(np.int8).reshape(-1, size).astype(np.float64) @ h
+    every_decoder_says(f"i8_rot{size}", raw, want.astype(np.float32).reshape(-1))

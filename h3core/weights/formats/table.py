@@ -1,8 +1,12 @@
 """The storage formats this build can run: by the kernels' name, by the safetensors dtype, by GGUF's type number."""
 
 from h3core.weights.formats.bf16 import BF16
+from h3core.weights.formats.e4m3 import E4M3
+from h3core.weights.formats.e5m2 import E5M2
 from h3core.weights.formats.f16 import F16
 from h3core.weights.formats.f32 import F32
+from h3core.weights.formats.i8 import I8
+from h3core.weights.formats.i8_rotated import I8_ROT64, I8_ROT256
 from h3core.weights.formats.iq4_nl import IQ4_NL
 from h3core.weights.formats.iq4_xs import IQ4_XS
 from h3core.weights.formats.nvfp4 import NVFP4
@@ -21,12 +25,16 @@ from h3core.weights.formats.storage import Storage
 FORMATS: dict[str, Storage] = {
     each.name: each
     for each in (
-        F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, NVFP4,
+        F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, NVFP4, I8, I8_ROT64,
+        I8_ROT256, E4M3, E5M2,
     )
 }  # fmt: skip
 
-# dtype word in a safetensors header -> our format
-SAFETENSORS: dict[str, str] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+# dtype word in a safetensors header -> our format; a rotation is not said there but beside the tensor
+FLOATS: dict[str, str] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+SAFETENSORS: dict[str, str] = FLOATS | {
+    "I8": "i8", "I8_ROT64": "i8_rot64", "I8_ROT256": "i8_rot256", "F8_E4M3": "e4m3", "F8_E5M2": "e5m2",
+}  # fmt: skip
 
 # ggml type number in a GGUF header -> our format.   source: enum ggml_type in ggml.h
 GGUF: dict[int, str] = {
