@@ -10,7 +10,7 @@ from h3core.engine import plan
 from h3core.engine.pipeline import Engine, Generation, Run
 from h3core.kernels.table import Kernels
 from h3core.weights import config as configs
-from h3core.weights.formats.table import FORMATS
+from h3core.weights.formats.table import FORMATS, GGUF
 from h3core.weights.identify import open_model
 from h3core.weights.shapes import SHAPES
 from tests.golden_files import TINY, compare, relative_l2
@@ -20,7 +20,7 @@ from tests.weights.test_gguf import llama_name
 
 gguf = pytest.importorskip("gguf")
 
-BLOCKS = sorted(name for name, each in FORMATS.items() if each.block > 1)
+BLOCKS = sorted({name for name in GGUF.values() if FORMATS[name].block > 1})
 SAME = 1e-5  # relative L2 of a whole run in float32
 
 DIT = {
