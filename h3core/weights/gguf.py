@@ -164,8 +164,13 @@ def _alignment(metadata: dict[str, str], name: str) -> int:
     text = metadata.get("general.alignment", "32")
     alignment = int(text) if text.isdecimal() else 0
     if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise ModelError(f"{name} has the alignment {text[:NAMES_SHOWN]}, not a power of two; download it again.")
+        raise ModelError(f"{name} has the alignment {_said(text)}, not a power of two; download it again.")
     return alignment
+
+
+def _said(text: str) -> str:
+    """A key's value as a message repeats it."""
+    return text[:NAMES_SHOWN] if text.isprintable() else repr(text[:NAMES_SHOWN])
 
 
 def _info(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
@@ -219,7 +224,7 @@ def _original_shape(text: str, values: int, where: str) -> tuple[int, ...]:
         or not all(type(axis) is int and axis >= 0 for axis in shape)
         or math.prod(shape) != values
     ):
-        raise ModelError(f"{where} has {values} values, its key says {text[:NAMES_SHOWN]}; download this file again.")
+        raise ModelError(f"{where} has {values} values, its key says {_said(text)}; download this file again.")
     return tuple(shape)
 
 

@@ -315,6 +315,21 @@ def test_a_gguf_file_takes_the_place_of_a_trees_part(tmp_path):
     assert open_model(folder).transformer.files == (inside,)
 
 
+def test_gguf_files_beside_the_folders_of_a_tree(tmp_path):
+    """What a person downloads: two GGUF files, and the small parts from the diffusers tree, with no index."""
+    folder = copy_tiny(tmp_path / "models")
+    for name in ("transformer", "text_encoder", "scheduler", "audio_scheduler"):
+        shutil.rmtree(folder / name)
+    for path in folder.glob("*.json"):
+        path.unlink()
+    gguf_transformer(folder / "minimax_h3_fl2va-Q8_0.gguf")
+    encoder(folder, {llama_name(name): each for name, each in text_tensors().items() if not name.startswith("visual.")})
+    model = open_model(folder)
+    assert model.video_vae.files[0].parent == folder / "vae" and model.tokenizer == folder / "tokenizer"
+    assert model.processor == folder / "processor" and model.shifts == (12.0, 3.0)
+    assert not [each for each in check(folder) if each.level != "note"]
+
+
 def test_splits_belong_together(tmp_path):
     folder = gguf_folder(tmp_path / "models")
     tensors = float_gguf({llama_name(n): t for n, t in text_tensors().items() if not n.startswith("visual.")})
