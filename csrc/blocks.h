@@ -186,8 +186,29 @@ H3_INLINE void h3_nvfp4_body(float *y, const void *stored) {
  * y = y . H in blocks of `size`, H the Kronecker power of H4 = (1 1 1 -1; 1 1 -1 1; 1 -1 1 1; -1 1 1 1), over
  * sqrt(size): its own inverse. From whole numbers every sum is exact. source: comfy-kitchen, "ConvRot"
  */
+typedef float h3_floats16 __attribute__((vector_size(64)));
+typedef int32_t h3_places16 __attribute__((vector_size(64)));
+
+/* out[i] = v[place i]. The compiler turns it into what the instruction set has. */
+#if defined(__clang__)
+#define H3_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define H3_SHUFFLE(v, ...) __builtin_shuffle(v, (h3_places16){__VA_ARGS__})
+#endif
+
 H3_INLINE void h3_unrotate(float *y, int size) {
-    for (int step = 1; step < size; step *= 4)
+    for (int i = 0; i < size; i += 16) { /* among 16 neighbours: first fours, then every fourth */
+        h3_floats16 v, sum;
+        memcpy(&v, y + i, sizeof v);
+        sum = v + H3_SHUFFLE(v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+        sum = sum + H3_SHUFFLE(sum, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+        v = sum - 2.0f * H3_SHUFFLE(v, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12);
+        sum = v + H3_SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+        sum = sum + H3_SHUFFLE(sum, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+        v = sum - 2.0f * H3_SHUFFLE(v, 12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+        memcpy(y + i, &v, sizeof v);
+    }
+    for (int step = 16; step < size; step *= 4)
         for (int start = 0; start < size; start += 4 * step)
             for (int i = start; i < start + step; i++) {
                 float a = y[i], b = y[i + step], c = y[i + 2 * step], d = y[i + 3 * step], sum = a + b + (c + d);
