@@ -41,8 +41,9 @@ def prepare(extras: list[str]) -> None:
     if sys.version_info < (3, 10):
         sys.exit(f"Python {sys.version.split()[0]} is too old: start launch.py with Python 3.10 or newer.")
     if not PYTHON.exists():
-        print("Making .venv ...", flush=True)
         shutil.rmtree(VENV, ignore_errors=True)
+    if not any(VENV.glob("[Ll]ib/**/site-packages/pip-*/RECORD")):  # none, or half of one
+        print("Making .venv ...", flush=True)
         run([sys.executable, "-m", "venv", str(VENV)], "could not make .venv; on Debian and Ubuntu install python3-venv")
     wanted = digest([HOME / "pyproject.toml"], *sorted(extras))
     stamp = VENV / "installed"
@@ -54,8 +55,8 @@ def prepare(extras: list[str]) -> None:
         pip("install", "--no-build-isolation", "--editable", target)
         earlier = stamp.read_text(encoding="utf-8").split() if stamp.exists() else []
         keep = [line for line in earlier if line.startswith(wanted[:16])]  # other extras, same pyproject.toml
+        write(VENV / "built", build_digest())  # before the stamp that is asked first
         write(stamp, "\n".join([*keep, wanted]))
-        write(VENV / "built", build_digest())
     elif (VENV / "built").read_text(encoding="utf-8") != build_digest():
         require_compiler()
         print("Building the kernels ...", flush=True)
@@ -114,4 +115,7 @@ def hand_over(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
