@@ -285,7 +285,7 @@ def _jobs(options: argparse.Namespace) -> int:
         what = " ".join(str(job.request["prompt"]).split())
         step = job.progress.get("step", {})
         state = f"step {step.get('step')}/{step.get('steps')}" if job.state == jobs.RUNNING and step else job.state
-        print(f"{job.id:5}  {when}  {state:12} {what[:60]}  {job.output or job.error}".rstrip())
+        print(f"{job.id:5}  {when}  {state:12} {what[:60]}  {job.error or job.output or ''}".rstrip())
     if not found:
         print("There are no jobs yet.")
     return OK

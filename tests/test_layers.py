@@ -13,14 +13,22 @@ HOME = Path(__file__).parent.parent
 MAY_IMPORT = {
     "webui": {"h3core.studio", "h3core.version"},
     "h3core.cli": {"h3core.studio", "h3core.version", "webui"},
-    "h3core.studio": {"h3core.engine.plan", "h3core.weights", "h3core.version"},
+    "h3core.studio": {"h3core.engine.plan", "h3core.weights", "h3core.version", "h3core.fault"},
     "h3core.engine.plan": {"h3core.weights", "h3core.model"},
-    "h3core.engine": {"h3core.engine.plan", "h3core.model", "h3core.kernels", "h3core.weights", "h3core.version"},
+    "h3core.engine": {
+        "h3core.engine.plan",
+        "h3core.model",
+        "h3core.kernels",
+        "h3core.weights",
+        "h3core.version",
+        "h3core.fault",
+    },
     "h3core.model": {"h3core.kernels"},
     "h3core.kernels": set(),
     "h3core.weights": set(),
     "h3core.micro": set(),
     "h3core.version": set(),
+    "h3core.fault": set(),
 }
 
 

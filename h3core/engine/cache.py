@@ -52,7 +52,7 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             if size > self.limit_bytes or shutil.disk_usage(path.parent).free < size + SPARE_BYTES:
                 return
-            save_arrays(path, arrays, {"kind": kind})
+            save_arrays(path, arrays, {"kind": kind}, "cache")
             self._shrink(path)
         except OSError:
             return  # no room or no permission: computed again next time

@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from h3core import fault
+
 _NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8"}
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items()}
 
@@ -29,27 +31,38 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def publish(temporary: Path, path: Path) -> None:
-    """A finished temporary file takes its final name, durably: fsync, rename, fsync of the folder."""
+def publish(temporary: Path, path: Path, what: str) -> None:
+    """A finished temporary file takes its final name, durably: fsync, rename, fsync of the folder.
+
+    what: the kind of file, as the fault points call it.
+    """
     with open(temporary, "rb+") as file:
         os.fsync(file.fileno())
+    fault.point(f"{what}.synced")
     os.replace(temporary, path)
+    fault.point(f"{what}.renamed")
     sync_folder(path.parent)
+    fault.point(f"{what}.durable")
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """`write` fills a temporary file beside `path`, which then replaces it; on any error nothing is left behind."""
+def write_whole(path: Path, write: Callable[[BinaryIO], object], what: str) -> None:
+    """`write` fills a temporary file beside `path`, which then replaces it; on any error nothing is left behind.
+
+    what: the kind of file, as the fault points call it.
+    """
     temporary = path.with_name(f".{path.name}.part")
     try:
         with open(temporary, "wb") as file:
+            fault.point(f"{what}.begun")
             write(file)
-        publish(temporary, path)
+        fault.point(f"{what}.written")
+        publish(temporary, path, what)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str], what: str = "arrays") -> None:
     """Arrays and notes as one safetensors file, whole or absent.
 
     arrays: name -> float32, float64, int32, int64 or uint8, any shape.   notes: text kept beside them.
@@ -77,7 +90,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str
         for flat in parts:
             file.write(flat)
 
-    write_whole(path, write)
+    write_whole(path, write, what)
 
 
 def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
@@ -126,7 +139,7 @@ class Checkpoint:
     def save(self, state: State) -> None:
         """On disk when it returns. raises: OSError."""
         notes = {"key": self.key, "step": str(state.step), "seconds": json.dumps(state.seconds)}
-        save_arrays(self.path, {"video_rows": state.video_rows, "audio_rows": state.audio_rows}, notes)
+        save_arrays(self.path, {"video_rows": state.video_rows, "audio_rows": state.audio_rows}, notes, "state")
 
     def load(self) -> State | None:
         """The last saved state of this very run, or None."""

@@ -22,6 +22,7 @@ from typing import Any
 import imageio_ffmpeg
 import numpy as np
 
+from h3core import fault
 from h3core.engine.checkpoint import publish, write_whole
 
 FPS = 24
@@ -74,12 +75,14 @@ def _write_wav(path: Path, sound: np.ndarray, rate: int) -> None:
     form = (16, 3, channels, rate, rate * channels * 4, channels * 4, 32)  # 3: IEEE float
     header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", size + 36, b"WAVE", b"fmt ", *form)
     with open(path, "wb") as file:
+        fault.point("sound.begun")
         file.write(header + struct.pack("<4sI", b"data", size))
         file.write(np.ascontiguousarray(sound.T, "<f4").data)
+    fault.point("sound.written")
 
 
-def write_png(path: Path, pixels: np.ndarray) -> None:
-    """pixels: (H, W, 3) uint8 RGB as a PNG, whole or absent."""
+def write_png(path: Path, pixels: np.ndarray, what: str) -> None:
+    """pixels: (H, W, 3) uint8 RGB as a PNG, whole or absent.   what: "preview" or "poster"."""
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row starts with filter type 0
     rows[:, 1:] = pixels.reshape(height, width * 3)
@@ -89,7 +92,7 @@ def write_png(path: Path, pixels: np.ndarray) -> None:
 
     picture = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     picture += chunk(b"IDAT", zlib.compress(rows.tobytes(), 3)) + chunk(b"IEND", b"")
-    write_whole(path, lambda file: file.write(picture))
+    write_whole(path, lambda file: file.write(picture), what)
 
 
 def _write_notes(path: Path, comment: str) -> None:
@@ -168,6 +171,7 @@ class FilmWriter:
         )
         self.reader = threading.Thread(target=self._read_lines, daemon=True)
         self.reader.start()
+        fault.point("encoder.started")
         return self
 
     def _read_lines(self) -> None:
@@ -196,6 +200,7 @@ class FilmWriter:
         """
         if self.written != self.frames:
             raise MediaError(f"{self.written} of {self.frames} frames were made.")
+        fault.point("encoder.fed")
         try:
             self.encoder.stdin.close()
         except OSError as error:
@@ -213,9 +218,11 @@ class FilmWriter:
                     raise MediaError("The video encoder stopped answering.") from None
         if code:
             raise self._failure()
+        fault.point("encoder.ended")
         self._check(probe(self.temporary, self.cancelled))
+        fault.point("film.checked")
         try:
-            publish(self.temporary, self.output)
+            publish(self.temporary, self.output, "film")
         except OSError as error:
             raise MediaError(f"The film could not be saved as {self.output}: {error.strerror}.") from error
         self.done = True

@@ -375,7 +375,7 @@ class Generation:
     def show(self, step: Step) -> None:
         """A small picture of the estimate, in the run's folder."""
         path = self.run.folder / f"preview-{step.number:04d}.png"
-        media.write_png(path, preview.picture(unpatchify(step.estimate_video, *self.latent), self.fit))
+        media.write_png(path, preview.picture(unpatchify(step.estimate_video, *self.latent), self.fit), "preview")
         self.pictures.append(path)
         while len(self.pictures) > PREVIEWS_KEPT:
             self.pictures.pop(0).unlink(missing_ok=True)
@@ -431,12 +431,12 @@ class Generation:
     def publish(self, poster: np.ndarray) -> dict[str, Any]:
         """Poster and recipe beside the film; what there is to say about the run."""
         picture, recipe = media.companions(self.run.output.absolute())
-        media.write_png(picture, poster)
+        media.write_png(picture, poster, "poster")
         own = self.settings
         seconds = {name: round(spent, 3) for name, spent in self.seconds.items()}
         if own.recipe:
             text = json.dumps(self.recipe(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
-            write_whole(recipe, lambda file: file.write(text))
+            write_whole(recipe, lambda file: file.write(text), "recipe")
         else:
             recipe.unlink(missing_ok=True)  # of a film that had this name before
         for path in self.pictures:

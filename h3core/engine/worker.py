@@ -24,6 +24,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from h3core import fault
 from h3core.version import VERSION
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ class Worker:
                 self.messages.send("cancelled", name)
                 return
             result = self._generate(name, task, watch)
+            fault.point("run.made")
             self.messages.send("finished", name, **result, peak_bytes=memory()["peak_bytes"])
+            fault.point("run.said")
         except BaseException as error:  # whatever it is becomes one message, and the worker lives on
             self._failed(name, error, watch)
         finally:

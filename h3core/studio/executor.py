@@ -1,7 +1,9 @@
 """Runs the queue: owns the worker process, hands it one run at a time, and writes what it says into the store.
 
-The worker may die at any moment (memory, a signal, a bug) and takes nothing with it: the run is marked interrupted with
-what it was doing, and the next run gets a fresh worker. All of it happens in one thread; nothing raises through.
+The worker may die at any moment (memory, a signal, a bug) and takes nothing with it: a fresh worker goes on with the
+run from its last step. A run that ends two workers without getting further is given up, with what it was doing; when two
+runs in a row fail for the same cause, the queue rests and says so. All of it happens in one thread; nothing raises
+through.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from typing import Any
 import psutil
 
 import h3core
+from h3core import fault
 from h3core.studio import jobs, schema
 from h3core.studio.jobs import Job, Lock, Store
-from h3core.studio.names import film_path
+from h3core.studio.names import film_path, leftovers, take_path
 
 TURN_S = 0.2  # how soon a job or a cancel from another process is seen
 LOCK_TURN_S = 0.5  # how often a process that has to wait asks for the lock
@@ -36,6 +39,9 @@ CANCEL_GRACE_S = (
 )
 QUIT_GRACE_S = 5.0
 LOG_LIMIT = 1_000_000  # bytes of worker output kept
+IDLE_S = 900.0  # after so long without work the weights are let go
+OWN_FAULTS = ("input", "noise", "blank", "numbers")  # what is wrong with one request says nothing about the next
+SAVED = "What was rendered is kept: put this right, then retry the job and it goes on from there."
 
 WORKER = (sys.executable, "-m", "h3core.engine.worker")
 
@@ -63,6 +69,7 @@ class _Worker:
             )
         self.greeted = False
         self.last_words = ""
+        self.memory_kills = _memory_kills()
         self._inbox = inbox
         threading.Thread(target=self._read, name="worker messages", daemon=True).start()
 
@@ -110,10 +117,17 @@ class _Worker:
         """How the process ended, as the second half of a sentence."""
         code = self.process.returncode
         if code == -signal.SIGKILL:
-            return "was killed, most often for want of memory; choose a smaller size, fewer frames, or streamed weights"
+            surely = _memory_kills() > self.memory_kills
+            why = "by the system, which had no memory left" if surely else "from outside, most often for want of memory"
+            return f"was killed {why}; choose a smaller size, fewer frames, or streamed weights"
         if code is not None and code < 0:
             return f"crashed ({signal.strsignal(-code) or f'signal {-code}'})"
         return f"ended with code {code}"
+
+    def cause(self) -> str:
+        """How it ended, to be compared with the next that ends."""
+        code = self.process.returncode
+        return f"signal {-code}" if code is not None and code < 0 else "ended"
 
     def last_line(self) -> str:
         """The last line it logged, "" if there is none."""
@@ -141,7 +155,10 @@ class Executor:
         self._current: Job | None = None
         self._cancel_deadline: float | None = None
         self._seen_stamp: tuple[int, int] | None = None
+        self._due: float | None = None  # when the next job may start that waits for an hour
         self._warm = False
+        self._unload = False
+        self._idle_since: float | None = None  # None: it works, or has let go of its weights
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self._thread.start()
@@ -169,6 +186,11 @@ class Executor:
         self._warm = True
         self.wake()
 
+    def unload(self) -> None:
+        """Let go of the weights that are kept for the next run, as soon as nothing runs."""
+        self._unload = True
+        self.wake()
+
     def close(self) -> None:
         """Ends the worker and the thread. A run in progress is marked interrupted."""
         self._closing.set()
@@ -184,7 +206,8 @@ class Executor:
                 self._closing.wait(1.0)
         try:
             if self._current:
-                _abandon(self._store, self._store.job(self._current.id) or self._current, "The program was closed")
+                job = self._store.run(self._current.run) or self._current
+                _interrupt(self._store, job, f"The program was closed while it was {jobs.doing(job)}.")
             if self._worker:
                 self._worker.quit()
         except Exception:
@@ -197,7 +220,8 @@ class Executor:
             if not self._lock.take():
                 self._next_message(LOCK_TURN_S)
                 return
-            _mark_abandoned(self._store)
+            _recover(self._store, self._own)
+            sweep(self._home, self._store.kept_runs())
         self._look()
         self._next_message(TURN_S)
         if self._cancel_deadline and time.monotonic() > self._cancel_deadline and self._worker:
@@ -208,13 +232,19 @@ class Executor:
         if self._warm and self._worker is None:
             self._warm = False
             self._worker = _Worker(self._command, self._home, self._inbox)
+        self._rest()
         stamp = self._store.stamp()
-        if stamp == self._seen_stamp:
+        due = self._due is not None and time.time() >= self._due
+        if stamp == self._seen_stamp and not due:
             return
         self._seen_stamp = stamp
         waiting = self._store.waiting()
+        now = time.time()
+        self._due = min((job.start_at for job in waiting if job.start_at and job.start_at > now), default=None)
         if self._current is None:
-            job = jobs.next_of(waiting, self._own)
+            # the pause is the queue's: who asks for a film at the command line, with no studio open, wants it now
+            paused = self._own is None and self._store.paused
+            job = None if paused else jobs.next_of(waiting, self._own)
             if job:
                 self._start(job)
         elif self._cancel_deadline is None and any(
@@ -224,22 +254,39 @@ class Executor:
             if self._worker:
                 self._worker.send({"type": "cancel", "run": str(self._current.run)})
 
+    def _rest(self) -> None:
+        """Lets the weights go when that was asked for, or when nobody has needed them for long."""
+        if self._current is not None or self._worker is None:
+            return
+        if self._unload or (self._idle_since is not None and time.monotonic() - self._idle_since > IDLE_S):
+            self._unload, self._idle_since = False, None
+            self._worker.send({"type": "unload"})
+
     def _start(self, job: Job) -> None:
-        """Resolves what was left open (seed, name), then hands the run to the worker."""
+        """Resolves what was left open (seed, name), then hands the run to the worker.
+
+        A run that goes on, or is retried, keeps the seed and the name it had.
+        """
         request = schema.Request.from_json(job.request)
-        seed = secrets.randbelow(schema.RANDOM_SEED_LIMIT) if request.seed is None else request.seed
-        output = request.output or str(film_path(self._home / "films", request.prompt, seed))
+        seed = job.seed if job.seed is not None else _seed(request.seed, job.take)
+        if job.output:
+            output = job.output
+        elif request.output:
+            output = str(take_path(Path(request.output), job.take, job.takes))
+        else:
+            output = str(film_path(self._home / "films", request.prompt, seed))
         folder = self._home / "runs" / str(job.run)
         if not self._store.start(job.run, seed, output):
             return
-        self._current = job
+        self._current, self._idle_since = job, None
         try:
             Path(output).parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             if self._worker is None:
                 self._worker = _Worker(self._command, self._home, self._inbox)
         except OSError as error:
-            self._end(jobs.FAILED, {"type": "failed"}, f"The run could not start: {error.strerror} ({error.filename}).")
+            words = f"The run could not start: {error.strerror} ({error.filename})."
+            self._fail({"type": "failed", "kind": "file"}, words)
             return
         self._worker.send(
             {
@@ -251,6 +298,7 @@ class Executor:
                 "output": output,
             }
         )
+        fault.point("run.given")
 
     def _next_message(self, timeout_s: float) -> None:
         try:
@@ -278,9 +326,9 @@ class Executor:
             if output and os.path.isfile(output) and os.path.getsize(output) > 0:
                 self._end(jobs.DONE, message, output=output, poster=message.get("poster"))
             else:
-                self._end(jobs.FAILED, message, "The engine said it had finished, but there is no film; make it again.")
+                self._fail(message, "The engine said it had finished, but there is no film; make it again.")
         elif kind == "failed":
-            self._end(jobs.FAILED, message, str(message.get("message") or "The engine failed and did not say why."))
+            self._fail(message, str(message.get("message") or "The engine failed and did not say why."))
         elif kind == "cancelled":
             self._end(jobs.CANCELLED, message)
         else:
@@ -295,40 +343,126 @@ class Executor:
             self._end(jobs.CANCELLED, {"type": "cancelled", "run": str(job.run)})
         elif not worker.greeted:
             words = worker.last_words or f"The engine could not start: {worker.last_line() or worker.why_ended()}"
-            self._end(jobs.FAILED, {"type": "failed", "run": str(job.run), "message": words}, words)
+            self._fail({"type": "failed", "run": str(job.run), "message": words, "kind": "start"}, words)
         else:
-            words = f"The engine {worker.why_ended()}; it was {jobs.doing(self._store.job(job.id) or job)}."
-            self._end(jobs.INTERRUPTED, {"type": "interrupted", "run": str(job.run), "message": words}, words)
+            job = self._store.run(job.run) or job
+            words = f"The engine {worker.why_ended()}; it was {jobs.doing(job)}."
+            if job.deaths + 1 < jobs.DEATHS_OF_WORKERS:
+                self._forget_current()
+                self._store.again(job.run, words)
+            else:
+                message = {"type": "failed", "run": str(job.run), "message": words, "kind": worker.cause()}
+                self._fail(message, words)
+
+    def _fail(self, message: dict[str, Any], words: str) -> None:
+        """The current run's end, what of it is kept, and a pause when the one before failed in the same way."""
+        job, cause = self._current, str(message.get("kind") or "unknown")
+        assert job
+        own_fault = cause in OWN_FAULTS
+        if not own_fault and (self._home / "runs" / str(job.run) / "state.safetensors").exists():
+            words = f"{words} {SAVED}"
+        self._end(jobs.FAILED, message, words, cause="" if own_fault else cause)
+        causes = self._store.last_causes(2)
+        if self._own is None and not self._store.paused and len(causes) == 2 and causes[0] == causes[1] != "":
+            self._store.pause(
+                f"Two jobs in a row failed in the same way, so the queue is paused. The last one: {words}"
+            )
+
+    def _forget_current(self) -> None:
+        self._current, self._cancel_deadline, self._seen_stamp = None, None, None
+        self._idle_since = time.monotonic()
 
     def _end(
-        self, state: str, message: dict[str, Any], error: str = "", output: str | None = None, poster: str | None = None
+        self,
+        state: str,
+        message: dict[str, Any],
+        error: str = "",
+        output: str | None = None,
+        poster: str | None = None,
+        cause: str = "",
     ) -> None:
         """Writes the current run's end. The sampler's state stays unless nobody can want it."""
         job = self._current
         assert job
-        self._current, self._cancel_deadline, self._seen_stamp = None, None, None
+        self._store.end(job.run, state, message, error, output, poster, cause)
+        self._forget_current()
         if state in (jobs.DONE, jobs.CANCELLED):
-            shutil.rmtree(self._home / "runs" / str(job.run), ignore_errors=True)
-        self._store.end(job.run, state, message, error, output, poster)
+            _clean(self._home, self._store.run(job.run) or job)
+            fault.point("run.cleaned")
 
 
-def recover(store: Store, home: Path) -> None:
-    """Tells the truth about runs whose program ended without a word; does nothing while a process runs the queue."""
+def recover(store: Store, home: Path, own: set[int] | None) -> None:
+    """Tells the truth about runs whose program ended without a word; does nothing while a process runs the queue.
+
+    own: jobs that will go on in this process, None for all.
+    """
     lock = Lock(home)
     if lock.take():
-        _mark_abandoned(store)
+        _recover(store, own)
         lock.release()
 
 
-def _mark_abandoned(store: Store) -> None:
-    """Only for the holder of the lock: what is marked as running then has nobody who runs it."""
-    for job in store.running():
-        _abandon(store, job, "The program ended")
+def _recover(store: Store, own: set[int] | None) -> None:
+    """Only for the holder of the lock: what is marked as running then has nobody who runs it.
+
+    own: jobs that go on now, None for all; the others are interrupted until a studio starts.
+    """
+    for job in store.in_state(jobs.RUNNING):
+        words = f"The program ended while it was {jobs.doing(job)}."
+        if job.cancel_asked:
+            store.end(job.run, jobs.CANCELLED, {"type": "cancelled", "run": str(job.run)})
+            for path in leftovers(Path(job.output or "film.mp4")):
+                path.unlink(missing_ok=True)
+        elif job.deaths + 1 >= jobs.DEATHS_OF_PROGRAMS:
+            words += " This has happened too often; retry it if that was not its fault."
+            store.end(job.run, jobs.FAILED, {"type": "failed", "run": str(job.run), "message": words}, words)
+        elif own is None or job.id in own:
+            store.again(job.run, words)
+        else:
+            _interrupt(store, job, words)
+    for job in store.in_state(jobs.INTERRUPTED) if own is None else ():
+        store.again(job.run, job.error)
 
 
-def _abandon(store: Store, job: Job, what: str) -> None:
-    words = f"{what} while it was {jobs.doing(job)}."
+def _interrupt(store: Store, job: Job, words: str) -> None:
     store.end(job.run, jobs.INTERRUPTED, {"type": "interrupted", "run": str(job.run), "message": words}, words)
+
+
+def _clean(home: Path, job: Job) -> None:
+    """Removes what a run left beside its film: its state, and what an encoder that was killed had begun."""
+    shutil.rmtree(home / "runs" / str(job.run), ignore_errors=True)
+    if job.output:
+        for path in leftovers(Path(job.output)):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def sweep(home: Path, kept: set[int]) -> None:
+    """Removes what killed programs left behind. kept: runs whose state may still be wanted. For the lock's holder."""
+    with contextlib.suppress(OSError):
+        for folder in (home / "runs").iterdir():
+            if folder.name.isdigit() and int(folder.name) not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+    for pattern in ("films/.h3-*.mp4", "films/.*.part", "cache/*/.*.part"):
+        for path in home.glob(pattern):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _memory_kills() -> int:
+    """How often this system has killed a process for want of memory; 0 where it does not say."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _seed(asked: int | None, take: int) -> int:
+    """The seed of a take: drawn anew for each, or counted up from the one that was asked for."""
+    if asked is None:
+        return secrets.randbelow(schema.RANDOM_SEED_LIMIT)
+    return (asked + take - 1) % (schema.MAX_SEED + 1)
 
 
 def settings(request: schema.Request, seed: int) -> dict[str, Any]:

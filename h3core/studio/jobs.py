@@ -1,7 +1,7 @@
 """The job store: what was asked, what became of it, and every message on the way, in one SQLite file per user folder.
 
-A job is what a person asked; a run is one worker task for it and carries the state. Several processes may read and add
-at once; only the one that holds the Lock runs anything. Knows no worker and no page.
+A job is what a person asked; a run is one worker task for it, one for each take, and carries the state. Several
+processes may read and add at once; only the one that holds the Lock runs anything. Knows no worker and no page.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from h3core import fault
+
 QUEUED, RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
     "queued",
     "running",
@@ -28,7 +30,12 @@ QUEUED, RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
 )
 ENDED = (DONE, FAILED, CANCELLED, INTERRUPTED)
 
-VERSION = 1  # PRAGMA user_version; a later layout migrates from here
+# queued: waits for its turn, from the start or from where it was when its worker died.   interrupted: its program
+# ended; it goes on when a studio starts.   failed, cancelled: only `retry` brings it back.
+UNFINISHED = (QUEUED, RUNNING, INTERRUPTED)
+DEATHS_OF_WORKERS, DEATHS_OF_PROGRAMS = 2, 5  # so often without a step in between, and a run is given up
+
+VERSION = 2  # PRAGMA user_version
 TABLES = """
 CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, created REAL NOT NULL, request TEXT NOT NULL);
 CREATE TABLE runs (
@@ -43,20 +50,47 @@ CREATE TABLE messages (
 );
 CREATE INDEX messages_run ON messages (run);
 """
+# Version 2: order, takes, a time to start, deaths of workers, causes, a queue that can rest. What an older program left
+# interrupted would have stayed so; it must not start by itself years later.
+TO_2 = """
+ALTER TABLE jobs ADD COLUMN position REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN start_at REAL;
+ALTER TABLE runs ADD COLUMN take INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE runs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN cause TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN needs TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE queue (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+UPDATE jobs SET position = id;
+UPDATE runs SET state = 'failed' WHERE state = 'interrupted';
+"""
 _JOB_COLUMNS = (
     "jobs.id, jobs.created, jobs.request, runs.id, runs.state, runs.cancel_asked, runs.seed, runs.output, runs.poster, "
-    "runs.started, runs.ended, runs.error, runs.progress"
+    "runs.started, runs.ended, runs.error, runs.progress, runs.take, jobs.start_at, runs.deaths, "
+    "(SELECT count(*) FROM runs AS all_runs WHERE all_runs.job = jobs.id)"
 )
-_JOB_QUERY = f"SELECT {_JOB_COLUMNS} FROM jobs JOIN runs ON runs.job = jobs.id"
+_RUN_QUERY = f"SELECT {_JOB_COLUMNS} FROM jobs JOIN runs ON runs.job = jobs.id"
+# a job is shown by the take that runs, else the next that waits, else the last that gave a film, else the last
+_SHOWN = (
+    "runs.id = (SELECT each.id FROM runs AS each WHERE each.job = jobs.id ORDER BY each.state = 'running' DESC, "
+    "each.state = 'queued' DESC, each.state = 'done' DESC, "
+    "CASE each.state WHEN 'queued' THEN each.take ELSE -each.take END LIMIT 1)"
+)
+_JOB_QUERY = f"{_RUN_QUERY} AND {_SHOWN}"
+
+
+class NotPossible(ValueError):
+    """What was asked of a job cannot be done in the state it is in; one sentence."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job with its run. Times are seconds since 1970. request: Request.to_json().
+    """A job with one of its runs. Times are seconds since 1970. request: Request.to_json().
 
     seed, output and poster are known once the run has started or ended; error is the sentence of one that failed or was
     interrupted.
     progress: the newest message of each type, by type ("phase", "step", "preview", "memory", ...), with "at", its time.
+    take: which of the `takes` of the request this run is, from 1.   start_at: not before this time.
+    deaths: how often in a row it was cut short without getting a step further.
     """
 
     id: int
@@ -72,6 +106,10 @@ class Job:
     ended: float | None
     error: str
     progress: dict[str, dict[str, Any]]
+    take: int = 1
+    start_at: float | None = None
+    deaths: int = 0
+    takes: int = 1
 
 
 def home_folder(home: str | os.PathLike | None = None) -> Path:
@@ -122,24 +160,33 @@ class Store:
             "PRAGMA synchronous = NORMAL"
         )  # after a power cut the newest messages may be missing, never half there
         self._db.execute("PRAGMA foreign_keys = ON")
-        with self._write():
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in TABLES.strip().split(";\n"):
+        with self._write("open"):
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > VERSION:
+                raise sqlite3.DatabaseError("it was written by a newer version of this program")
+            for statement in "".join((TABLES, TO_2)[version:]).split(";\n"):
+                if statement.strip():
                     self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         with self._guard:
             self._db.close()
 
     @contextmanager
-    def _write(self) -> Iterator[None]:
-        """One transaction; the write lock comes first, so that what was read inside is still true when it commits."""
+    def _write(self, what: str) -> Iterator[None]:
+        """One transaction; the write lock comes first, so that what was read inside is still true when it commits.
+
+        what: as the fault points call it.
+        """
         with self._guard:
             self._db.execute("BEGIN IMMEDIATE")
+            fault.point(f"{what}.open")
             try:
                 yield
+                fault.point(f"{what}.filled")
                 self._db.execute("COMMIT")
+                fault.point(f"{what}.committed")
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
@@ -155,19 +202,119 @@ class Store:
         with self._changed:
             self._changed.wait(timeout_s)
 
-    def add(self, request: dict[str, Any]) -> int:
+    def add(self, request: dict[str, Any], takes: int = 1, start_at: float | None = None) -> int:
         """A new job at the end of the queue; its number."""
-        with self._write():
+        with self._write("add"):
             job = self._db.execute(
-                "INSERT INTO jobs (created, request) VALUES (?, ?)", (time.time(), _dump(request))
+                "INSERT INTO jobs (created, request, start_at, position) "
+                "SELECT ?, ?, ?, coalesce(max(position), 0) + 1 FROM jobs",
+                (time.time(), _dump(request), start_at),
             ).lastrowid
-            self._db.execute("INSERT INTO runs (job, state) VALUES (?, ?)", (job, QUEUED))
+            self._add_runs(int(job or 0), takes)
         return int(job or 0)
+
+    def _add_runs(self, job: int, takes: int) -> None:
+        runs = [(job, QUEUED, take) for take in range(1, takes + 1)]
+        self._db.executemany("INSERT INTO runs (job, state, take) VALUES (?, ?, ?)", runs)
+
+    def edit(self, job: int, request: dict[str, Any], takes: int, start_at: float | None) -> None:
+        """Another request in the place of one that waits. raises: NotPossible when one of its runs has started."""
+        with self._write("edit"):
+            self._must_wait(job, "changed")
+            self._db.execute("UPDATE jobs SET request = ?, start_at = ? WHERE id = ?", (_dump(request), start_at, job))
+            self._db.execute("DELETE FROM messages WHERE run IN (SELECT id FROM runs WHERE job = ?)", (job,))
+            self._db.execute("DELETE FROM runs WHERE job = ?", (job,))
+            self._add_runs(job, takes)
+
+    def _must_wait(self, job: int, what: str) -> None:
+        rows = self._db.execute("SELECT state, started FROM runs WHERE job = ?", (job,)).fetchall()
+        if any(state != QUEUED or started is not None for state, started in rows):
+            raise NotPossible(f"Job {job} has started already, so it cannot be {what}; duplicate it instead.")
+
+    def move(self, job: int, before: int | None) -> None:
+        """Its turn comes right before that of another job, or last."""
+        with self._write("move"):
+            order = [
+                row[0] for row in self._db.execute("SELECT id FROM jobs WHERE id != ? ORDER BY position, id", (job,))
+            ]
+            order.insert(order.index(before) if before in order else len(order), job)
+            self._db.executemany(
+                "UPDATE jobs SET position = ? WHERE id = ?", [(place, each) for place, each in enumerate(order)]
+            )
+
+    def retry(self, job: int, request: dict[str, Any] | None = None) -> int:
+        """Runs that failed, were cancelled or interrupted wait again, with the seeds they had; how many.
+
+        request: in place of the old one, for films that shall be saved elsewhere.
+        """
+        with self._write("retry"):
+            if request is not None:
+                self._db.execute("UPDATE jobs SET request = ? WHERE id = ?", (_dump(request), job))
+                self._db.execute("UPDATE runs SET output = NULL WHERE job = ? AND state != ?", (job, DONE))
+            return self._db.execute(
+                "UPDATE runs SET state = ?, ended = NULL, error = '', cause = '', deaths = 0, cancel_asked = 0 "
+                "WHERE job = ? AND state IN (?, ?, ?)",
+                (QUEUED, job, FAILED, CANCELLED, INTERRUPTED),
+            ).rowcount
+
+    def delete(self, job: int) -> list[int]:
+        """Forgets a job and its messages; the numbers of its runs. raises: NotPossible while one of them runs."""
+        with self._write("delete"):
+            rows = self._db.execute("SELECT id, state FROM runs WHERE job = ?", (job,)).fetchall()
+            if any(state == RUNNING for _, state in rows):
+                raise NotPossible(f"Job {job} is running; cancel it first.")
+            self._db.execute("DELETE FROM messages WHERE run IN (SELECT id FROM runs WHERE job = ?)", (job,))
+            self._db.execute("DELETE FROM runs WHERE job = ?", (job,))
+            self._db.execute("DELETE FROM jobs WHERE id = ?", (job,))
+        return [run for run, _ in rows]
+
+    @property
+    def paused(self) -> str:
+        """Why no waiting job starts; "" when they do."""
+        with self._guard:
+            row = self._db.execute("SELECT value FROM queue WHERE name = 'paused'").fetchone()
+        return row[0] if row else ""
+
+    def pause(self, why: str) -> None:
+        """No waiting job starts any more; "" lets them go on, and old failures are forgiven."""
+        with self._write("pause"):
+            values = [("paused", why), *([] if why else [("forgiven", repr(time.time()))])]
+            self._db.executemany("INSERT OR REPLACE INTO queue (name, value) VALUES (?, ?)", values)
+
+    def last_causes(self, count: int) -> list[str]:
+        """Why the last runs failed, newest first, "" for those that did not; since the queue was last told to go on."""
+        with self._guard:
+            row = self._db.execute("SELECT value FROM queue WHERE name = 'forgiven'").fetchone()
+            query = "SELECT cause FROM runs WHERE state IN (?, ?) AND ended > ? ORDER BY ended DESC LIMIT ?"
+            return [cause for (cause,) in self._db.execute(query, (DONE, FAILED, float(row[0]) if row else 0.0, count))]
+
+    def kept_runs(self) -> set[int]:
+        """Runs whose state on disk may still be wanted: all but the finished and the cancelled."""
+        with self._guard:
+            query = "SELECT id FROM runs WHERE state NOT IN (?, ?)"
+            return {run for (run,) in self._db.execute(query, (DONE, CANCELLED))}
 
     def job(self, job: int) -> Job | None:
         with self._guard:
-            row = self._db.execute(f"{_JOB_QUERY} WHERE jobs.id = ? ORDER BY runs.id DESC LIMIT 1", (job,)).fetchone()
+            row = self._db.execute(f"{_JOB_QUERY} WHERE jobs.id = ?", (job,)).fetchone()
         return _job(row) if row else None
+
+    def run(self, run: int) -> Job | None:
+        """The job of a run, with that run."""
+        with self._guard:
+            row = self._db.execute(f"{_RUN_QUERY} WHERE runs.id = ?", (run,)).fetchone()
+        return _job(row) if row else None
+
+    def takes(self, job: int) -> list[Job]:
+        """The job with each of its runs, the first take first."""
+        with self._guard:
+            return [_job(row) for row in self._db.execute(f"{_RUN_QUERY} WHERE jobs.id = ? ORDER BY take", (job,))]
+
+    def results(self, limit: int = 50) -> list[Job]:
+        """Every run that has ended and was not cancelled, newest first."""
+        query = f"{_RUN_QUERY} WHERE runs.state IN (?, ?, ?) ORDER BY runs.ended DESC, runs.id DESC LIMIT ?"
+        with self._guard:
+            return [_job(row) for row in self._db.execute(query, (DONE, FAILED, INTERRUPTED, limit))]
 
     def jobs(self, limit: int = 50) -> list[Job]:
         """Newest first."""
@@ -175,23 +322,27 @@ class Store:
             return [_job(row) for row in self._db.execute(f"{_JOB_QUERY} ORDER BY jobs.id DESC LIMIT ?", (limit,))]
 
     def waiting(self) -> list[Job]:
-        """Queued and running jobs in the order they run."""
-        query = f"{_JOB_QUERY} WHERE runs.state IN (?, ?) ORDER BY runs.state = ? DESC, runs.id"
+        """Queued and running jobs in the order they run: what was under way goes on before anything new starts."""
+        query = (
+            f"{_JOB_QUERY} WHERE runs.state IN (?, ?) "
+            "ORDER BY runs.state = ? DESC, runs.started IS NOT NULL DESC, jobs.position, jobs.id"
+        )
         with self._guard:
             return [_job(row) for row in self._db.execute(query, (QUEUED, RUNNING, RUNNING))]
 
     def start(self, run: int, seed: int, output: str) -> bool:
         """Marks a queued run as running. False when it was cancelled meanwhile."""
-        with self._write():
+        with self._write("start"):
             done = self._db.execute(
-                "UPDATE runs SET state = ?, started = ?, seed = ?, output = ? WHERE id = ? AND state = ?",
+                "UPDATE runs SET state = ?, started = coalesce(started, ?), seed = ?, output = ?, error = '' "
+                "WHERE id = ? AND state = ?",
                 (RUNNING, time.time(), str(seed), output, run, QUEUED),
             )
             return done.rowcount == 1
 
     def note(self, run: int, message: dict[str, Any]) -> None:
         """Keeps a message of the worker, and makes it the newest of its type."""
-        with self._write():
+        with self._write("note"):
             self._note(run, message)
 
     def _note(self, run: int, message: dict[str, Any]) -> None:
@@ -199,7 +350,10 @@ class Store:
         if row is None:
             return
         now = time.time()
-        progress = json.loads(row[0]) | {str(message.get("type", "")): message | {"at": now}}
+        before = json.loads(row[0])
+        if message.get("type") == "step" and message.get("step", 0) > before.get("step", {}).get("step", 0):
+            self._db.execute("UPDATE runs SET deaths = 0 WHERE id = ?", (run,))
+        progress = before | {str(message.get("type", "")): message | {"at": now}}
         self._db.execute("INSERT INTO messages (run, at, message) VALUES (?, ?, ?)", (run, now, _dump(message)))
         self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (_dump(progress), run))
 
@@ -211,39 +365,53 @@ class Store:
         error: str = "",
         output: str | None = None,
         poster: str | None = None,
+        cause: str = "",
     ) -> None:
-        """The last word on a run, with the message that says so. A run that has ended keeps its state."""
-        with self._write():
+        """The last word on a run, with the message that says so. A run that has ended keeps its state.
+
+        output: None leaves what was said at the start.   cause: the kind of failure, to be compared with the next.
+        """
+        with self._write("end"):
             self._note(run, message)
             self._db.execute(
-                "UPDATE runs SET state = ?, ended = ?, error = ?, output = ?, poster = ? "
+                "UPDATE runs SET state = ?, ended = ?, error = ?, output = coalesce(?, output), poster = ?, cause = ? "
                 "WHERE id = ? AND state IN (?, ?)",
-                (state, time.time(), error, output, poster, run, QUEUED, RUNNING),
+                (state, time.time(), error, output, poster, cause, run, QUEUED, RUNNING),
+            )
+
+    def again(self, run: int, words: str) -> None:
+        """A run that was cut short waits for its turn again, seed and name as they were; `words` say what happened."""
+        with self._write("again"):
+            self._note(run, {"type": "interrupted", "run": str(run), "message": words})
+            self._db.execute(
+                "UPDATE runs SET state = ?, ended = NULL, error = ?, deaths = deaths + (state = ?) "
+                "WHERE id = ? AND state IN (?, ?)",
+                (QUEUED, words, RUNNING, run, RUNNING, INTERRUPTED),
             )
 
     def ask_cancel(self, job: int) -> str:
         """Cancels a waiting job at once, asks a running one to stop; the state afterwards, "" if there is no such."""
-        with self._write():
-            row = self._db.execute(
-                "SELECT id, state FROM runs WHERE job = ? ORDER BY id DESC LIMIT 1", (job,)
-            ).fetchone()
-            if row is None:
-                return ""
-            run, state = row
-            if state == QUEUED:
-                self._note(run, {"type": "cancelled", "run": run})
-                self._db.execute("UPDATE runs SET state = ?, ended = ? WHERE id = ?", (CANCELLED, time.time(), run))
-                return CANCELLED
-            if state == RUNNING:
-                self._db.execute("UPDATE runs SET cancel_asked = 1 WHERE id = ?", (run,))
-            return state
+        with self._write("cancel"):
+            rows = self._db.execute("SELECT id, state FROM runs WHERE job = ?", (job,)).fetchall()
+            for run, state in rows:
+                if state in (QUEUED, INTERRUPTED):
+                    self._note(run, {"type": "cancelled", "run": str(run)})
+                    self._db.execute(
+                        "UPDATE runs SET state = ?, ended = ?, error = '' WHERE id = ?", (CANCELLED, time.time(), run)
+                    )
+                elif state == RUNNING:
+                    self._db.execute("UPDATE runs SET cancel_asked = 1 WHERE id = ?", (run,))
+        shown = self.job(job)
+        return shown.state if shown else ""
 
-    def running(self) -> list[Job]:
+    def in_state(self, state: str) -> list[Job]:
+        """Every run in a state, the oldest first."""
         with self._guard:
-            return [_job(row) for row in self._db.execute(f"{_JOB_QUERY} WHERE runs.state = ?", (RUNNING,))]
+            query = f"{_RUN_QUERY} WHERE runs.state = ? ORDER BY runs.id"
+            return [_job(row) for row in self._db.execute(query, (state,))]
 
     def messages(self, job: int, after: int = 0) -> list[tuple[int, float, dict[str, Any]]]:
-        """(number, time, message) of a job's run, oldest first, from the one after number `after`."""
+        """(number, time, message) of a job's runs, oldest first, from the one after number `after`."""
         query = (
             "SELECT messages.id, messages.at, messages.message FROM messages JOIN runs ON runs.id = messages.run "
             "WHERE runs.job = ? AND messages.id > ? ORDER BY messages.id"
@@ -281,8 +449,10 @@ def doing(job: Job) -> str:
 
 
 def next_of(waiting: Iterable[Job], own: set[int] | None) -> Job | None:
-    """The job to run next: the oldest queued, of `own` only unless that is None."""
-    return next((job for job in waiting if job.state == QUEUED and (own is None or job.id in own)), None)
+    """The job to run next: the first queued whose time has come, of `own` only unless that is None."""
+    now = time.time()
+    ready = (job for job in waiting if job.state == QUEUED and (job.start_at or 0) <= now)
+    return next((job for job in ready if own is None or job.id in own), None)
 
 
 def _dump(value: Any) -> str:
@@ -290,7 +460,7 @@ def _dump(value: Any) -> str:
 
 
 def _job(row: tuple) -> Job:
-    id, created, request, run, state, cancel_asked, seed, output, poster, started, ended, error, progress = row
+    id, created, request, run, state, cancel_asked, seed, output, poster, started, ended, error, progress, *more = row
     return Job(
         id,
         created,
@@ -305,4 +475,5 @@ def _job(row: tuple) -> Job:
         ended,
         error,
         json.loads(progress),
+        *more,
     )

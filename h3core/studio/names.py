@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import unicodedata
+import zlib
 from pathlib import Path
 
 SLUG_BYTES = 60  # a name has at most 255 bytes, and Chinese takes three a character
@@ -30,3 +31,19 @@ def film_path(folder: Path, prompt: str, seed: int) -> Path:
         number += 1
         path = folder / f"{stem}_{number}.mp4"
     return path
+
+
+def take_path(output: Path, take: int, takes: int) -> Path:
+    """Where a take goes when the person named one film: film.mp4, or film_1.mp4, film_2.mp4, ... of several."""
+    return output if takes == 1 else output.with_name(f"{output.stem}_{take}{output.suffix}")
+
+
+def leftovers(output: Path) -> list[Path]:
+    """Hidden files that an encoder which was killed may leave beside a film, as the engine names them."""
+    trial = f"{_hidden(output.name)}.test.mp4"
+    names = (f"{_hidden(output.name)}.part.mp4", trial, f"{_hidden(trial)}.part.mp4")
+    return [output.with_name(name) for name in (*names, f".{output.stem}.png.part", f".{output.stem}.json.part")]
+
+
+def _hidden(name: str) -> str:
+    return f".h3-{zlib.crc32(name.encode('utf-8', 'surrogateescape')):08x}"

@@ -23,6 +23,7 @@ MAX_PIXELS = 1032192  # canvas_max_pixels of the release
 MAX_ASPECT = 4
 MAX_STEPS = 1000
 MAX_SEED = 2**64 - 1
+MAX_TAKES = 100
 RANDOM_SEED_LIMIT = 2**53  # seeds we draw survive every JSON reader, JavaScript's included
 MAX_PROMPT = 32768  # characters; far above what the encoder was trained on, far below what fills memory
 MICRO, H3 = "h3-micro", "MiniMax-H3"
@@ -113,6 +114,14 @@ FIELDS: dict[str, Field] = {
         ),
         Field("seed", "seed", "The same seed gives the same film. Empty or -1 draws one.", {}, 0, MAX_SEED),
         Field(
+            "takes",
+            "count",
+            "How many films to make of the request: each draws a seed, or counts up from the one given.",
+            _both(1, "one request, one film"),
+            1,
+            MAX_TAKES,
+        ),
+        Field(
             "precision",
             "choice",
             "Arithmetic of the large matrices: exact is slowest, int8 fastest.",
@@ -180,6 +189,7 @@ class Request:
     model: str
     output: str | None
     recipe: str = "yes"
+    takes: int = 1
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -190,6 +200,10 @@ class Request:
     def from_json(values: Mapping[str, Any]) -> Request:
         seed = values["seed"]
         return Request(**{**values, "seed": None if seed is None else int(seed), "notes": tuple(values["notes"])})
+
+    def values(self) -> dict[str, Any]:
+        """The raw values that `parse` makes this request of."""
+        return {name: getattr(self, name) for name in FIELDS}
 
     @property
     def size(self) -> str:
@@ -222,6 +236,9 @@ def parse(values: Mapping[str, Any], model: ModelFacts, *, prompt_required: bool
     _check_guidance(read, model, notes)
     width, height = read.pop("size")
     read["model"] = read["model"] or model.path
+    if read["takes"] > 1 and read["seed"] is not None:
+        last = (read["seed"] + read["takes"] - 1) % (MAX_SEED + 1)
+        notes.append(f"seed: the {read['takes']} takes use {read['seed']} to {last}.")
     return Request(**read, width=width, height=height, notes=tuple(notes))
 
 

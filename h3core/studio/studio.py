@@ -10,6 +10,8 @@ Holds no weights: the worker process does.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from typing import Any
 from h3core.engine.plan import Plan, Settings, SettingsError, make_plan
 from h3core.studio import executor, hardware, jobs, recipe, schema
 from h3core.studio.executor import Executor
-from h3core.studio.jobs import Job, Store
+from h3core.studio.jobs import Job, NotPossible, Store
 from h3core.studio.recipe import Recalled
 from h3core.studio.schema import ModelFacts, Request, RequestError
 from h3core.version import VERSION
@@ -64,7 +66,7 @@ class Studio:
         self._store = Store(self.home)
         self._worker = worker
         self._executor: Executor | None = None  # started when there is something to run
-        executor.recover(self._store, self.home)
+        executor.recover(self._store, self.home, self._own)
         if whole_queue:
             self._start()
 
@@ -203,11 +205,24 @@ class Studio:
         """Memory of our own worker: the next run takes it over."""
         return self._executor.held_bytes if self._executor else 0
 
-    def add(self, request: Request | Mapping[str, Any] | None = None, **values: Any) -> int:
+    def add(
+        self,
+        request: Request | Mapping[str, Any] | None = None,
+        *,
+        start: str | float | None = None,
+        **values: Any,
+    ) -> int:
         """Queues a request (or its raw values); the job's number. Returns at once.
 
+        start: not before this time, "23:30" or seconds since 1970.
         raises: RequestError with one sentence for each fault.
         """
+        start_at = self._start_at(start)
+        request = self._checked(request, values)
+        return self._queued(self._store.add(request.to_json(), request.takes, start_at))
+
+    def _checked(self, request: Request | Mapping[str, Any] | None, values: Mapping[str, Any]) -> Request:
+        """A request that this computer can run. raises: RequestError."""
         if not isinstance(request, Request):
             request = self.parse({**(request or {}), **values})
         plan = self.plan(
@@ -215,11 +230,122 @@ class Studio:
         )  # what is free may change until its turn; what is there may not
         if not plan.fits:
             raise RequestError({"plan": plan.sentence})
-        job = self._store.add(request.to_json())
+        return request
+
+    def _start_at(self, start: str | float | None) -> float | None:
+        if start is None or isinstance(start, (int, float)):
+            return start
+        if not start.strip():
+            return None
+        return next_time(start)
+
+    def _queued(self, job: int) -> int:
+        """The job, as one that this process may run."""
         if self._own is not None:
             self._own.add(job)
         self._start().wake()
         return job
+
+    # The queue
+
+    def edit(
+        self,
+        job: int,
+        request: Request | Mapping[str, Any] | None = None,
+        *,
+        start: str | float | None = None,
+        **values: Any,
+    ) -> None:
+        """Changes a job that waits: given values replace its own, the rest stays. start "": at its turn.
+
+        raises: KeyError, NotPossible when it has started, RequestError with one sentence for each fault.
+        """
+        before = self.job(job)
+        old = Request.from_json(before.request)
+        if not isinstance(request, Request):
+            request = {**old.values(), **(request or {})}
+        start_at = before.start_at if start is None else self._start_at(start)
+        new = self._checked(request, values)
+        self._store.edit(job, new.to_json(), new.takes, start_at)
+        self._wake()
+
+    def move(self, job: int, before: int | None = None) -> None:
+        """A waiting job gets its turn right before another one; None: last. raises: KeyError."""
+        self.job(job)
+        self._store.move(job, before)
+        self._wake()
+
+    def duplicate(self, job: int) -> int:
+        """The same request once more, at the end of the queue; its number. raises: KeyError, RequestError."""
+        old = self.job(job)
+        request = self._checked(Request.from_json(old.request), {})
+        return self._queued(self._store.add(old.request, request.takes))
+
+    def retry(self, job: int, output: str | os.PathLike | None = None) -> int:
+        """Takes that failed, were cancelled or interrupted run again with the seeds they had; how many there are.
+
+        What was rendered before a failure is not rendered again.   output: another place for the film, when the first
+        could not be written.
+        raises: KeyError, RequestError, NotPossible when there is nothing to retry.
+        """
+        old, request = self.job(job), None
+        if output is not None:
+            values = Request.from_json(old.request).values() | {"output": output}
+            request = self.parse(values).to_json()
+        count = self._store.retry(job, request)
+        if not count:
+            raise NotPossible(f"Job {job} has nothing to retry: it is {old.state}.")
+        self._queued(job)
+        return count
+
+    def delete(self, job: int, *, films: bool = False) -> None:
+        """Forgets a job that does not run, and what was kept to go on with it.   films: its films, too.
+
+        raises: KeyError, NotPossible while it runs.
+        """
+        takes = self._store.takes(job)
+        if not takes:
+            raise KeyError(f"There is no job {job}.")
+        for run in self._store.delete(job):
+            shutil.rmtree(self.home / "runs" / str(run), ignore_errors=True)
+        for take in takes if films else ():
+            if take.output and take.state == jobs.DONE:
+                for suffix in (".mp4", ".png", ".json"):
+                    Path(take.output).with_suffix(suffix).unlink(missing_ok=True)
+
+    def pause(self, why: str = "The queue is paused.") -> None:
+        """No waiting job starts until `go_on`; the one that runs runs on."""
+        self._store.pause(why or "The queue is paused.")
+
+    def go_on(self) -> None:
+        """Waiting jobs start again."""
+        self._store.pause("")
+        self._wake()
+
+    @property
+    def paused(self) -> str:
+        """Why no waiting job starts, a sentence; "" when they do."""
+        return self._store.paused
+
+    def resume(self) -> list[int]:
+        """Jobs that were interrupted go on from where they were; their numbers. The queue is told to go on, too."""
+        executor.recover(self._store, self.home, self._own)
+        found = list(dict.fromkeys(job.id for job in self._store.in_state(jobs.INTERRUPTED)))
+        for job in found:
+            self._store.retry(job)
+        self.go_on()
+        for job in found:
+            self._queued(job)
+        return found
+
+    def unload(self) -> None:
+        """The worker lets go of the weights that it keeps for the next run, as soon as nothing runs."""
+        if self._executor:
+            self._executor.unload()
+
+    def _wake(self) -> None:
+        if self._executor:
+            self._executor.wake()
 
     # Jobs
 
@@ -230,8 +356,23 @@ class Studio:
             raise KeyError(f"There is no job {job}.")
         return found
 
+    def run(self, run: int) -> Job:
+        """One take. raises: KeyError when there is no such run."""
+        found = self._store.run(run)
+        if found is None:
+            raise KeyError(f"There is no run {run}.")
+        return found
+
+    def takes(self, job: int) -> list[Job]:
+        """The job once for each of its takes, the first take first."""
+        return self._store.takes(job)
+
+    def results(self, limit: int = 50) -> list[Job]:
+        """Every take that has ended and was not cancelled, newest first."""
+        return self._store.results(limit)
+
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Newest first."""
+        """Newest first, each with the take that runs, else the next that waits, else the last that gave a film."""
         return self._store.jobs(limit)
 
     def waiting(self) -> list[Job]:
@@ -243,15 +384,14 @@ class Studio:
         return self._store.stamp()
 
     def cancel(self, job: int) -> str:
-        """Cancels a waiting job, asks a running one to stop; safe to repeat. Returns the state afterwards.
+        """Cancels a waiting job, asks a running one to stop, all takes of it; safe to repeat. The state afterwards.
 
         raises: KeyError when there is no such job.
         """
         state = self._store.ask_cancel(job)
         if not state:
             raise KeyError(f"There is no job {job}.")
-        if self._executor:
-            self._executor.wake()
+        self._wake()
         return state
 
     def events(self, job: int) -> Iterator[dict[str, Any]]:
@@ -265,6 +405,11 @@ class Studio:
             if ended:
                 return
             self._store.wait(POLL_S)
+
+    def history(self, job: Job) -> list[dict[str, Any]]:
+        """Every message of one take until now, from the first, "at" in seconds since 1970."""
+        messages = self._store.messages(job.id)
+        return [each | {"at": at} for _, at, each in messages if str(each.get("run")) == str(job.run)]
 
     def wait(self, job: int) -> Job:
         """Returns when the job has ended, however it ended."""
@@ -293,6 +438,24 @@ class Studio:
             "threads": hello.get("threads") or hardware.physical_cores(),
             "version": VERSION,
         }
+
+
+def next_time(clock: str) -> float:
+    """Seconds since 1970 at which this computer's clock shows "23:30" (or "7:05") next.
+
+    raises: RequestError when it is no time of day.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,2}):([0-9]{2})\s*", clock)
+    if not found or int(found[1]) > 23 or int(found[2]) > 59:
+        raise RequestError({"start": f"start: {schema.shown(clock)!r} is not a time of day; write it like 23:30."})
+    now = time.time()
+    day = time.localtime(now)
+    for later in (0, 1):
+        wanted = (day.tm_year, day.tm_mon, day.tm_mday + later, int(found[1]), int(found[2]), 0, 0, 0, -1)
+        at = time.mktime(wanted)
+        if at > now:
+            return at
+    return now
 
 
 def _cannot_write(path: Path) -> str:

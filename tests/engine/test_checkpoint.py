@@ -56,7 +56,7 @@ def test_a_failed_save_leaves_the_old_state(tmp_path, monkeypatch, place):
 
     if place == "write":
         with pytest.raises(OSError):
-            write_whole(kept.path, fail)
+            write_whole(kept.path, fail, "state")
     else:
         monkeypatch.setattr(checkpoint.os, place, fail)
         with pytest.raises(OSError):

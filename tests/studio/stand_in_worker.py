@@ -1,6 +1,7 @@
 """Stands in for the engine in tests of the queue: same messages, no model. Words in the prompt say how it behaves.
 
-crash: is killed at step 2 · fail: fails at step 2 · stuck: never answers a cancel · slow: a pause after each step ·
+crash: is killed at step 2 · once: only the first time · fail: fails at step 2 · full: no room for the film, the first
+time · stuck: never answers a cancel · slow: a pause after each step ·
 nofilm: says it finished but wrote nothing. The film is a test picture with a tone, made once by the bundled ffmpeg.
 """
 
@@ -62,7 +63,8 @@ def generate(task: dict) -> None:
         say("phase", run, phase=phase, done=0, total=1)
     for step in range(1, settings["steps"] + 1):
         time.sleep(pause)
-        if step == 2 and "crash" in words:
+        if step == 2 and "crash" in words and not ("once" in words and (folder / "crashed").exists()):
+            (folder / "crashed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if step == 2 and "fail" in words:
             return say("failed", run, kind="internal", message="The stand-in failed as asked.", phase="denoise")
@@ -76,6 +78,9 @@ def generate(task: dict) -> None:
             say("preview", run, path=str(folder / "preview.png"))
     for phase in ("audio", "video", "mux"):
         say("phase", run, phase=phase, done=0, total=1)
+    if "full" in words and not (folder / "state.safetensors").exists():
+        (folder / "state.safetensors").touch()
+        return say("failed", run, kind="disk", message="The disk is full.", phase="mux")
     poster = output.with_suffix(".png")
     if "nofilm" not in words:
         film(settings, output)
@@ -94,6 +99,8 @@ def main() -> None:
             task = tasks.pop(0)
         if task["type"] == "run":
             generate(task)
+        elif task["type"] == "unload":
+            say("memory", None, rss_bytes=1)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_a_job_ends_in_a_film(studio):
         and "a-red-ball" in film.name
         and str(job.seed) in film.name
     )
-    assert not (studio.home / "runs" / str(job.run)).exists()
+    until(lambda: not (studio.home / "runs" / str(job.run)).exists())
     kinds = [message["type"] for message in studio.events(job.id)]
     assert kinds[0] == "phase" and kinds[-1] == "finished" and kinds.count("step") == 3
     assert all(message["at"] > 0 for message in studio.events(job.id))
@@ -60,7 +60,10 @@ def test_jobs_run_in_order_and_random_seeds_differ(studio):
 def test_a_worker_that_dies_takes_nothing_with_it(studio):
     first, second = studio.add(QUICK, prompt="crash please"), studio.add(QUICK, prompt="after that")
     job = studio.wait(first)
-    assert job.state == jobs.INTERRUPTED and "killed" in job.error and "step 2 of 3" in job.error
+    assert job.state == jobs.FAILED and "killed" in job.error and "step 2 of 3" in job.error
+    assert "smaller size" in job.error
+    said = [message["type"] for message in studio.events(first)]
+    assert said.count("interrupted") == 1 and said[-1] == "failed"  # it was tried once more in a fresh worker
     assert studio.wait(second).state == jobs.DONE
 
 
