@@ -1,7 +1,7 @@
 """The page: Gradio Blocks over the studio, served to this computer only unless told otherwise.
 
 Nothing on the page asks another machine for anything: no analytics, system fonts, and a policy header that forbids it.
-Films, posters and previews are served by job number, so a request cannot name a file. Loads no weights.
+Films, posters and previews are served by number, so a request cannot name a file. Loads no weights.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from fastapi.responses import FileResponse, Response
 from h3core.studio.studio import Studio
 
 from . import cards
+from .gallery import create_gallery_tab
+from .live import Live
 from .strings import Words
-from .text_to_video import QUIET, create_text_to_video_tab, live_html
+from .text_to_video import Form, create_text_to_video_tab
 
 HERE = Path(__file__).parent
 FIRST_PORT, PORTS_TRIED = 7860, 20
-REDRAW_S = 1.0
+MOST_UPLOADED = "1gb"
 SYSTEM_FONTS = [
     "system-ui",
     "-apple-system",
@@ -55,20 +57,24 @@ ICON = (
 
 def create_page(studio: Studio, words: Words) -> gr.Blocks:
     """The whole page, without a server."""
+    live, form = Live(studio), Form(studio, words)
     with gr.Blocks(title=words("title"), analytics_enabled=False) as page:
+        for state in live.inputs:
+            state.render()
         with gr.Row(elem_id="h3-head"):
             gr.HTML(f"<h1>{words('title')}</h1>", apply_default_css=False, elem_id="h3-title", min_width=0)
-            machine = live_html(elem_id="h3-machine")
-        timer = gr.Timer(REDRAW_S)
-        create_text_to_video_tab(studio, words, page, timer)
-        seen = gr.State("")
+            live.html(lambda view, seen: cards.machine(studio.machine(), words), elem_id="h3-machine")
+        with gr.Tabs(selected="text", elem_id="h3-tabs") as tabs:
+            with gr.Tab(words("tab_text"), id="text"):
+                create_text_to_video_tab(studio, words, page, live, form)
 
-        def draw_machine(before: str) -> list:
-            text = cards.machine(studio.machine(), words)
-            return [gr.skip(), gr.skip()] if text == before else [text, text]
+            def use(values: dict[str, Any]) -> list:
+                return [gr.update(selected="text"), *form.fill(values)]
 
-        timer.tick(draw_machine, seen, [seen, machine], **QUIET)
-        page.load(lambda: [cards.machine(studio.machine(), words)] * 2, None, [seen, machine], **QUIET)
+            used = [tabs, *form.components]
+            with gr.Tab(words("tab_gallery"), id="gallery", render_children=True):
+                create_gallery_tab(studio, words, live, use, used)
+        live.connect(page)
     return page
 
 
@@ -76,10 +82,10 @@ def create_app(studio: Studio, words: Words) -> FastAPI:
     """The page and the files it shows, as an application for a server."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.get("/media/{job}/{what}")
-    def media(job: int, what: str) -> Response:
-        """A file that a job made. A film can be asked for in ranges, which seeking needs."""
-        path = _media_path(studio, job, what)
+    @app.get("/media/{run}/{what}")
+    def media(run: int, what: str) -> Response:
+        """A file that a run made. A film can be asked for in ranges, which seeking needs."""
+        path = _media_path(studio, run, what)
         try:
             if path and what == "film":
                 return FileResponse(path, headers=NO_CACHE)
@@ -103,6 +109,7 @@ def create_app(studio: Studio, words: Words) -> FastAPI:
         run_history=False,
         ssr_mode=False,
         show_error=True,
+        max_file_size=MOST_UPLOADED,
     )
 
 
@@ -154,9 +161,9 @@ def _theme() -> gr.themes.Base:
     )
 
 
-def _media_path(studio: Studio, job: int, what: str) -> str | None:
+def _media_path(studio: Studio, run: int, what: str) -> str | None:
     try:
-        found = studio.job(job)
+        found = studio.run(run)
     except (KeyError, OverflowError):
         return None
     preview = found.progress.get("preview", {}).get("path")

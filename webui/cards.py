@@ -27,7 +27,7 @@ def stage(job: Job | None, words: Words, folder: str) -> str:
     if job.state in _ALIVE:
         key, body = f"live{job.id}", _under_way(job, words)
     else:
-        key, body = f"ended{job.id}", (_film if job.state == jobs.DONE else _problem)(job, words)
+        key, body = f"ended{job.id}", (film if job.state == jobs.DONE else _problem)(job, words)
     return f'<section class="h3-stage" data-key="{key}" data-job="{job.id}" data-state="{job.state}">{body}</section>'
 
 
@@ -36,10 +36,14 @@ def _prompt(job: Job) -> str:
     return escape(" ".join(str(job.request["prompt"]).split()))
 
 
+def act_button(act: str, number: int, kind: str, inside: str, more: str = "") -> str:
+    """A button that sends (act, number) back. inside: HTML."""
+    return f'<button type="button" class="{kind}" data-act="{act}" data-job="{number}"{more}>{inside}</button>'
+
+
 def _button(job: Job, act: str, kind: str, label: str, inside: str, more: str = "") -> str:
-    """A button that sends (act, job) back. label: what a screen reader says, escaped; inside: HTML."""
-    attributes = f'class="{kind}" data-act="{act}" data-job="{job.id}" aria-label="{label}"{more}'
-    return f'<button type="button" {attributes}>{inside}</button>'
+    """A button about a job. label: what a screen reader says, escaped; inside: HTML."""
+    return act_button(act, job.id, kind, inside, f' aria-label="{label}"{more}')
 
 
 def _frame(job: Job, inside: str) -> str:
@@ -66,13 +70,15 @@ def _row(wide: str, narrow: str) -> str:
     return f'<div class="h3-row"><div class="h3-grow">{wide}</div>{narrow}</div>'
 
 
-def _film(job: Job, words: Words) -> str:
+def film(job: Job, words: Words, *, sync: bool = False, muted: bool = False) -> str:
+    """A film with what made it. sync: it plays in step with the other one that has this."""
     if not (job.output and os.path.exists(job.output)):
         note = f'<p class="h3-note">{escape(words("gone", path=job.output))}</p>'
         return _frame(job, note) + _caption(job, words)
-    address, name = f"/media/{job.id}/film", escape(os.path.basename(job.output))
-    poster = f' poster="/media/{job.id}/poster"' if job.poster else ""
-    source = f'src="{address}"{poster} aria-label="{_prompt(job)}"'
+    address, name = f"/media/{job.run}/film", escape(os.path.basename(job.output))
+    poster = f' poster="/media/{job.run}/poster"' if job.poster else ""
+    more = (" data-sync" if sync else "") + (" muted" if muted else "")
+    source = f'src="{address}"{poster}{more} aria-label="{_prompt(job)}"'
     video = f'<video controls loop playsinline preload="metadata" {source}></video>'
     took = f" · {words('made_in', time=words.duration(job.ended - job.started))}" if job.ended and job.started else ""
     save = f'<a class="h3-button" href="{address}" download="{name}">{escape(words("save"))}</a>'
@@ -81,7 +87,7 @@ def _film(job: Job, words: Words) -> str:
 
 def _under_way(job: Job, words: Words) -> str:
     preview = job.progress.get("preview")
-    address = f"/media/{job.id}/preview?{preview.get('step', preview.get('t'))}" if preview else ""
+    address = f"/media/{job.run}/preview?{preview.get('step', preview.get('t'))}" if preview else ""
     inside = f'<img src="{escape(address)}" alt="">' if preview else '<div class="h3-pulse"></div>'
     return _frame(job, inside) + progress(job, words) + _row(_caption(job, words), _cancel(job, words))
 
@@ -89,7 +95,8 @@ def _under_way(job: Job, words: Words) -> str:
 def _problem(job: Job, words: Words) -> str:
     title = escape(words("interrupted" if job.state == jobs.INTERRUPTED else "failed"))
     problem = f'<div class="h3-problem" role="alert"><h2>{title}</h2><p>{escape(job.error)}</p></div>'
-    return problem + _caption(job, words)
+    retry = _button(job, "retry", "h3-button", escape(words("retry")), escape(words("retry")))
+    return problem + _row(_caption(job, words), retry)
 
 
 def _cancel(job: Job, words: Words) -> str:
@@ -146,23 +153,34 @@ def _left(job: Job, words: Words) -> str:
     return f'<span class="h3-left" data-left="{left:.0f}" data-text="{pattern}" data-units="{units}">{text}</span>'
 
 
-def queue(waiting: list[Job], staged: Job | None, words: Words, serving: bool) -> str:
-    """Jobs that run or wait and are not on the stage."""
+def queue(waiting: list[Job], staged: Job | None, words: Words, serving: bool, paused: str) -> str:
+    """Jobs that run or wait and are not on the stage. paused: why none starts, "" when they do."""
     others = [job for job in waiting if staged is None or job.id != staged.id]
     note = ""
     if waiting and not serving:
         note = f'<p class="h3-note" data-key="note">{escape(words("waiting_elsewhere"))}</p>'
-    if not others:
+    if paused:
+        note += f'<p class="h3-note" data-key="paused">{escape(paused)}</p>'
+    if not waiting and not paused:
         return note
-    rows = "".join(_queued(job, words) for job in others)
-    title = escape(words("queue"))
-    return f'{note}<h3 data-key="title">{title}</h3><ul class="h3-queue" data-key="list">{rows}</ul>'
+    act = "go_on" if paused else "pause"
+    pause = act_button(act, 0, "h3-small", escape(words(act)))
+    title = f'<div class="h3-row" data-key="title"><h3 class="h3-grow">{escape(words("queue"))}</h3>{pause}</div>'
+    if not others:
+        return title + note
+    order = [job.id for job in waiting if job.state == jobs.QUEUED]
+    rows = "".join(_queued(job, order, words) for job in others)
+    return f'{title}{note}<ul class="h3-queue" data-key="list">{rows}</ul>'
 
 
-def _queued(job: Job, words: Words) -> str:
+def _queued(job: Job, order: list[int], words: Words) -> str:
     inside = f"<b>{_prompt(job)}</b><small>{escape(phase_text(job, words))}</small>"
     show = _button(job, "show", "h3-link h3-grow", _label(job, words), inside)
-    return f'<li data-key="job{job.id}">{show}{_cancel(job, words)}</li>'
+    up = ""
+    if job.id in order[1:]:
+        label = escape(words("sooner"))
+        up = _button(job, "sooner", "h3-button h3-icon", f"{label}: {_prompt(job)}", "↑", f' title="{label}"')
+    return f'<li data-key="job{job.id}">{show}{up}{_cancel(job, words)}</li>'
 
 
 def _label(job: Job, words: Words) -> str:
@@ -173,19 +191,19 @@ def films(ended: list[Job], staged: Job | None, words: Words) -> str:
     """Finished films and failed runs, newest first."""
     if not ended:
         return ""
-    tiles = "".join(_tile(job, staged, words) for job in ended)
+    tiles = "".join(tile(job, "show", staged is not None and staged.run == job.run, words) for job in ended)
     return f'<h3 data-key="title">{escape(words("films"))}</h3><div class="h3-films" data-key="list">{tiles}</div>'
 
 
-def _tile(job: Job, staged: Job | None, words: Words) -> str:
+def tile(job: Job, act: str, current: bool, words: Words) -> str:
+    """A small picture that opens a film: "show" sends the job's number, "film" that of its run."""
     if job.state != jobs.DONE:
         inside = f"<em>{escape(words('failed' if job.state == jobs.FAILED else 'interrupted'))}</em>"
     else:
-        inside = f'<img src="/media/{job.id}/poster" alt="" loading="lazy">' if job.poster else "<em>▶</em>"
-    more = f' data-key="job{job.id}"' + (' aria-current="true"' if staged and staged.id == job.id else "")
-    return _button(
-        job, "show", "h3-tile", _label(job, words), f"<span>{inside}</span><small>{_prompt(job)}</small>", more
-    )
+        inside = f'<img src="/media/{job.run}/poster" alt="" loading="lazy">' if job.poster else "<em>▶</em>"
+    more = f' data-key="run{job.run}" aria-label="{_label(job, words)}"' + (' aria-current="true"' if current else "")
+    inside = f"<span>{inside}</span><small>{_prompt(job)}</small>"
+    return act_button(act, job.run if act == "film" else job.id, "h3-tile", inside, more)
 
 
 def machine(facts: dict[str, Any], words: Words) -> str:

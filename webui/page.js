@@ -50,6 +50,41 @@ window.h3 = {
     }
   },
 
+  // Two films in step: what a person does to one happens to the other, and while they play the first leads.
+  follow(event) {
+    const film = event.target;
+    if (!film.dataset || film.dataset.sync === undefined || film.following) return;
+    for (const other of document.querySelectorAll("video[data-sync]")) {
+      if (other === film) continue;
+      const late = Math.abs(other.currentTime - film.currentTime);
+      if (event.type === "play" && other.paused) other.play().catch(() => {});
+      if (event.type === "pause" && !other.paused && !film.ended) other.pause();
+      if (event.type === "ratechange" && other.playbackRate !== film.playbackRate) other.playbackRate = film.playbackRate;
+      const leads = film.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING;
+      if (late > 0.06 && (event.type === "seeking" || (event.type === "timeupdate" && leads && !film.paused))) {
+        other.following = true; // its own "seeking" is an answer, not a wish
+        other.currentTime = film.currentTime;
+        other.addEventListener("seeked", () => (other.following = false), { once: true });
+      }
+    }
+  },
+
+  // A film or a recipe dropped anywhere goes to the one upload button.
+  drop(event) {
+    if (!event.dataTransfer || !Array.from(event.dataTransfer.types).includes("Files")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const over = event.type === "dragover" || event.type === "dragenter";
+    document.body.classList.toggle("h3-drop", over);
+    if (event.type !== "drop") return;
+    const input = document.querySelector("#h3-form input[type=file]");
+    if (!input || !event.dataTransfer.files.length) return;
+    const one = new DataTransfer();
+    one.items.add(event.dataTransfer.files[0]);
+    input.files = one.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  },
+
   duration(seconds, units) {
     const [s, m, h] = units.split("|");
     const two = (n) => String(n).padStart(2, "0");
@@ -70,3 +105,5 @@ window.h3 = {
   },
 };
 setInterval(h3.tick, 1000);
+for (const type of ["play", "pause", "seeking", "timeupdate", "ratechange"]) document.addEventListener(type, h3.follow, true);
+for (const type of ["dragenter", "dragover", "dragleave", "drop"]) document.addEventListener(type, h3.drop, true);

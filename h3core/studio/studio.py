@@ -411,6 +411,11 @@ class Studio:
         messages = self._store.messages(job.id)
         return [each | {"at": at} for _, at, each in messages if str(each.get("run")) == str(job.run)]
 
+    def history(self, job: Job) -> list[dict[str, Any]]:
+        """Every message of one take until now, from the first, "at" in seconds since 1970."""
+        messages = self._store.messages(job.id)
+        return [each | {"at": at} for _, at, each in messages if str(each.get("run")) == str(job.run)]
+
     def wait(self, job: int) -> Job:
         """Returns when the job has ended, however it ended."""
         while self.job(job).state not in jobs.ENDED:

@@ -1,5 +1,6 @@
 """The page in a real browser: type, generate, watch, cancel, reload in mid-run; no request may leave this computer."""
 
+import json
 import os
 import re
 import shutil
@@ -54,16 +55,13 @@ def url(tmp_path_factory):
     assert process.wait(20) == 0
 
 
-@pytest.fixture
-def page(browser, url):
-    """A page of its own; afterwards every request it made is looked at."""
+@pytest.fixture(scope="module")
+def opened(browser, url):
+    """One page for all tests, since loading it is what takes time; in the end every request it made is looked at."""
     asked, errors = [], []
     page = browser.new_page()
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(url)
-    page.wait_for_selector("#h3-generate")
-    page.wait_for_selector("#h3-plan p")
     yield page
     page.close()
     own = urlsplit(url).netloc
@@ -73,7 +71,24 @@ def page(browser, url):
     assert elsewhere == [] and errors == []
 
 
+@pytest.fixture
+def page(opened, url):
+    """The page with nothing running, at its first tab."""
+    if not opened.url.startswith(url):
+        opened.goto(url)
+    opened.wait_for_selector("#h3-plan p", state="attached")
+    tab(opened, "Create")
+    opened.fill("#h3-seed input, #h3-seed textarea", "")
+    yield opened
+    stop_all(opened)
+
+
+def tab(page, name):
+    page.click(f"#h3-tabs button[role=tab]:has-text('{name}')")
+
+
 def ask(page, prompt, steps=3):
+    tab(page, "Create")
     page.fill("#h3-prompt textarea", prompt)
     page.fill("#h3-size input", "64x64")
     page.press("#h3-size input", "Enter")
@@ -88,7 +103,7 @@ def stage(page, state):
 
 
 def stop_all(page):
-    while button := page.query_selector("button[data-act=cancel]"):
+    while button := page.query_selector("#h3-results button[data-act=cancel]"):
         button.click()
         page.wait_for_timeout(300)
 
@@ -167,6 +182,8 @@ def test_bad_input_is_said_under_the_button_and_adds_nothing(page):
     page.fill("#h3-size input", "500x500")
     page.press("#h3-size input", "Enter")
     page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('480x480 and 512x512')")
+    page.fill("#h3-size input", "64x64")
+    page.press("#h3-size input", "Enter")
     assert page.query_selector(".h3-stage[data-state=running]") is None
 
 
@@ -195,8 +212,11 @@ def test_example_fills_the_prompt(page):
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_no_width_scrolls_sideways(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for name in ("Create", "Gallery"):
+        tab(page, name)
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 @pytest.mark.parametrize(
@@ -224,3 +244,73 @@ def test_the_queue_outlives_its_page(browser, url, page):
     other.goto(url)
     other.wait_for_selector(".h3-tile:has-text('slow to outlive')")
     other.close()
+
+
+RECIPE = {
+    "recipe": 1,
+    "settings": {
+        "prompt": 'dropped\n"twice" 🐱',
+        "width": 96,
+        "height": 64,
+        "frames": 56,
+        "steps": 9,
+        "seed": "18446744073709551615",
+        "precision": "int8",
+        "output": "/etc/film.mp4",
+    },
+}
+DROP = """
+text => {
+    const files = new DataTransfer();
+    files.items.add(new File([text], "a film.json"));
+    for (const type of ["dragenter", "dragover", "drop"])
+        document.body.dispatchEvent(new DragEvent(type, { dataTransfer: files, bubbles: true, cancelable: true }));
+}
+"""
+
+
+def test_a_recipe_dropped_on_the_page_fills_the_form(page):
+    page.evaluate(DROP, json.dumps(RECIPE))
+    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('paths in files are not followed')")
+    value = "names => names.map(name => document.querySelector(`#h3-${name} :is(textarea, input)`).value)"
+    assert page.evaluate(value, ["prompt", "size", "frames", "steps", "seed"]) == [
+        *('dropped\n"twice" 🐱', "96x64", "56", "9", "18446744073709551615"),
+    ]
+    page.evaluate(DROP, "no recipe")
+    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('There is no recipe in this file')")
+
+
+def test_gallery_compare_again_delete(page):
+    for prompt in ("first of two", "second of two"):
+        ask(page, prompt)
+        page.wait_for_selector(f"#h3-films .h3-tile:has-text('{prompt}')")
+    tab(page, "Gallery")
+    count = "document.querySelectorAll('#h3-grid .h3-tile').length"
+    films = page.evaluate(count)
+    page.click("#h3-grid .h3-tile:has-text('first of two')")
+    about = page.wait_for_selector(".h3-about").inner_text()
+    assert "64 × 64" in about and "22 (0.9 s)" in about and "Made in" in about
+    assert page.query_selector(".h3-timeline .h3-denoise")
+
+    page.click("[data-act=compare]")
+    page.click("#h3-grid .h3-tile:has-text('second of two')")
+    page.wait_for_selector(".h3-pair")
+    pair = "[...document.querySelectorAll('video[data-sync]')]"
+    page.wait_for_function(f"{pair}.every(film => film.readyState >= 2)")
+    page.evaluate(f"{pair}[0].currentTime = 0.5")
+    page.wait_for_function(f"Math.abs({pair}[1].currentTime - 0.5) < 0.1")
+    page.evaluate(f"{pair}[1].play()")
+    page.wait_for_function(f"!{pair}[0].paused && {pair}[0].currentTime != 0.5")
+    page.evaluate(f"{pair}[0].pause()")
+    page.wait_for_function(f"{pair}[1].paused")
+
+    page.click("[data-act=alone]")
+    page.click("[data-act=again]")
+    page.wait_for_function(f"{count} === {films + 1}")
+    page.click("[data-act=use]")
+    page.wait_for_function("document.querySelector('#h3-prompt textarea').value === 'first of two'")
+    tab(page, "Gallery")
+    page.click("[data-act=delete]")
+    page.click(".h3-danger")
+    page.wait_for_function(f"{count} === {films}")
+    assert page.query_selector("#h3-open .h3-stage") is None
