@@ -94,7 +94,8 @@ static void *stored_blocks(const h3_format_info *info, int64_t n, int64_t k) {
 }
 
 static void *stored_weight(h3_format format, int64_t n, int64_t k) {
-    if (h3_formats[format].block_values > 1 || h3_formats[format].block_bytes == 1) return stored_blocks(&h3_formats[format], n, k);
+    const h3_format_info *info = &h3_formats[format];
+    if (info->block_values > 1 || info->block_bytes == 1) return stored_blocks(info, n, k);
     float *values = normal(n * k);
     uint16_t *halves = take(n * k * 2);
     if (format == H3_FORMAT_F32) {
