@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and sys.getfilesystemencoding() != "utf-8":
         # under LC_ALL=C prompts and names arrive as escapes that nothing can write; UTF-8 mode is set at start or never
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    # where whoever started us closed them; opened at once, so that no other file gets their numbers
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a console that cannot show a prompt must not end the run
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (OSError, sqlite3.Error) as error:
-        print(f"The user folder could not be used: {error}.", file=sys.stderr)
+        print(f"The user folder {os.environ.get('H3_HOME', '~/.h3')} could not be used: {error}.", file=sys.stderr)
         return FAILED
 
 
@@ -75,6 +77,7 @@ def _parser() -> _Parser:
     generate.add_argument(
         "--events", action="store_true", help="one JSON object per line instead of progress for people"
     )
+    generate.add_argument("--start", metavar="HH:MM", help="not before this time of day")
     generate.set_defaults(command=_generate)
 
     plan = commands.add_parser("plan", help="what a film would cost, without making it")
@@ -99,6 +102,19 @@ def _parser() -> _Parser:
     cancel = commands.add_parser("cancel", help="stop a waiting or running job")
     cancel.add_argument("job", type=int, metavar="ID", help="number of the job, as `h3 jobs` shows it")
     cancel.set_defaults(command=_cancel)
+
+    resume = commands.add_parser("resume", help="go on with what was interrupted, or retry jobs that failed")
+    resume.add_argument("job", type=int, nargs="*", metavar="ID", help="jobs to retry; none: all that were interrupted")
+    resume.add_argument("-o", "--output", metavar="PATH", help="save the film of a retried job here instead")
+    resume.set_defaults(command=_resume)
+
+    pause = commands.add_parser("pause", help="let no waiting job start until `h3 resume`")
+    pause.set_defaults(command=_pause)
+
+    delete = commands.add_parser("delete", help="forget a job that does not run")
+    delete.add_argument("job", type=int, metavar="ID", help="number of the job, as `h3 jobs` shows it")
+    delete.add_argument("--films", action="store_true", help="delete its films, too")
+    delete.set_defaults(command=_delete)
 
     models = commands.add_parser("models", help="which models there are")
     models.set_defaults(command=_models)
@@ -136,7 +152,7 @@ def _generate(options: argparse.Namespace) -> int:
         teller = _Events() if options.events else _Progress(request.frames)
         for note in request.notes:
             teller.note(note)
-        job = studio.add(request)
+        job = studio.add(request, start=options.start)
         teller.begin(job, studio.plan(request).sentence, len([each for each in studio.waiting() if each.id != job]))
         try:
             for message in studio.events(job):
@@ -280,6 +296,8 @@ def _jobs(options: argparse.Namespace) -> int:
 
     with Studio() as studio:
         found = studio.jobs(max(1, options.limit))
+        if studio.paused:
+            print(studio.paused)
     for job in found:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created))
         what = " ".join(str(job.request["prompt"]).split())
@@ -302,6 +320,51 @@ def _cancel(options: argparse.Namespace) -> int:
             return BAD_INPUT
     said = {jobs.CANCELLED: "is cancelled", jobs.RUNNING: "is stopping"}
     print(f"Job {options.job} {said.get(state, f'had ended already ({state})')}.")
+    return OK
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """Goes on and stays until all of it has ended; Ctrl-C leaves it interrupted."""
+    from h3core.studio.studio import Studio
+
+    with Studio() as studio:
+        try:
+            for job in options.job:
+                studio.retry(job, options.output)
+        except (KeyError, jobs.NotPossible) as error:
+            print(error.args[0], file=sys.stderr)
+            return BAD_INPUT
+        found = options.job or studio.resume()
+        if not found:
+            print("Nothing was interrupted.")
+            return OK
+        code = OK
+        for job in found:
+            done = studio.wait(job)
+            print(f"{job:5}  {done.state:12} {done.error or done.output}")
+            code = code or _exit_code(done)
+    return code
+
+
+def _pause(options: argparse.Namespace) -> int:
+    from h3core.studio.studio import Studio
+
+    with Studio() as studio:
+        studio.pause()
+    print("No waiting job starts until `h3 resume`.")
+    return OK
+
+
+def _delete(options: argparse.Namespace) -> int:
+    from h3core.studio.studio import Studio
+
+    with Studio() as studio:
+        try:
+            studio.delete(options.job, films=options.films)
+        except (KeyError, jobs.NotPossible) as error:
+            print(error.args[0], file=sys.stderr)
+            return BAD_INPUT
+    print(f"Job {options.job} is deleted.")
     return OK
 
 

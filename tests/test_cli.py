@@ -190,3 +190,23 @@ def test_too_big_for_this_computer(home, capsys, monkeypatch):
     monkeypatch.setattr("h3core.studio.hardware.memory_bytes", lambda: 400_000_000)
     assert cli.main(["generate", "x", *MODEL, "-o", "film.mp4"]) == cli.BAD_INPUT
     assert "it fits" in capsys.readouterr().err and list(Path.cwd().iterdir()) == []
+
+
+def test_resume_pause_delete_takes(home, capsys):
+    with Studio(home, worker=STAND_IN) as studio:
+        job = studio.add(prompt="slow", model=str(TINY), size="64x64", frames=22, steps=6)
+        while not studio.job(job).progress.get("step"):
+            time.sleep(0.02)
+    assert cli.main(["pause"]) == cli.OK and cli.main(["jobs"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "interrupted" in said and "The queue is paused." in said
+    assert cli.main(["resume"]) == cli.OK and "done" in capsys.readouterr().out
+    assert cli.main(["resume"]) == cli.OK and "Nothing was interrupted." in capsys.readouterr().out
+    assert cli.main(["resume", str(job)]) == cli.BAD_INPUT and "nothing to retry" in capsys.readouterr().err
+    assert cli.main(["generate", "full", *QUICK]) == cli.FAILED and "retry" in capsys.readouterr().err
+    assert cli.main(["resume", "2", "-o", "elsewhere.mp4"]) == cli.OK and Path("elsewhere.mp4").exists()
+    assert cli.main(["delete", "2", "--films"]) == cli.OK and not Path("elsewhere.mp4").exists()
+    assert cli.main(["delete", "2"]) == cli.BAD_INPUT and capsys.readouterr().err
+    assert cli.main(["generate", "x", *QUICK, "--takes", "2", "--seed", "5", "-o", "film.mp4"]) == cli.OK
+    assert Path("film_1.mp4").exists() and Path("film_2.mp4").exists()
+    assert cli.main(["generate", "x", *QUICK, "--start", "noon"]) == cli.BAD_INPUT

@@ -5,12 +5,15 @@ in:  run{run, settings, model, folder, output} · cancel{run} · unload · quit
 out: hello · phase · step · preview · memory · finished · failed · cancelled, each with "t" (monotonic seconds) and,
      but for hello, "run"
 Nothing else may be printed on stdout, so the real one is taken away first and every stray print goes to stderr. The
-process ends when stdin does: whoever reads the messages is gone, and the state of the run is on disk.
+process ends when stdin does, at once: whoever reads the messages is gone, the state of the run is on disk, and the next
+worker may already be at it. A lock in the run's folder makes sure that it waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import io
 import json
 import os
@@ -21,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -60,6 +64,7 @@ class Inbox:
         self.tasks: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
         self.cancelled: set[str] = set()
         self.closed = threading.Event()
+        self.exit_code = 0  # with which the process ends when stdin does
         self.thread = threading.Thread(target=self._read, name="inbox", daemon=True)
         self.thread.start()
 
@@ -82,6 +87,8 @@ class Inbox:
                     raise ValueError(f"unknown message type {kind!r}")
             except (ValueError, KeyError, TypeError) as error:
                 self.messages.send("failed", None, kind="protocol", message=f"A message was not understood: {error}")
+        else:
+            os._exit(self.exit_code)
         self.closed.set()
         self.tasks.put(None)
 
@@ -150,7 +157,8 @@ class Worker:
         if self.engine is None:
             self.engine = pipeline.Engine(self.kernels)
         run = pipeline.Run(name, settings, Path(task["folder"]), Path(task["output"]))
-        return self.engine.generate(run, model, watch.event, lambda: self.inbox.stopped(name))
+        with only_worker(run.folder):
+            return self.engine.generate(run, model, watch.event, lambda: self.inbox.stopped(name))
 
     def _failed(self, name: str, error: BaseException, watch: Watch) -> None:
         kind, message = describe(error)
@@ -162,6 +170,15 @@ class Worker:
             self.engine = None  # give everything back; the next run starts from a clean table
         del error
         self.messages.send("failed", name, kind=kind, message=message, phase=watch.phase)
+
+
+@contextlib.contextmanager
+def only_worker(folder: Path) -> Iterator[None]:
+    """Waits until no other worker is at this run: one whose studio was killed may still be on its way out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Watch:
@@ -257,6 +274,7 @@ def main() -> int:
         worker = Worker(messages, inbox)
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
+        inbox.exit_code = 1
         messages.send("failed", None, kind="start", message=f"The engine could not start: {error}")
         return 1
     worker.serve()

@@ -1,8 +1,8 @@
 """Runs the queue: owns the worker process, hands it one run at a time, and writes what it says into the store.
 
 The worker may die at any moment (memory, a signal, a bug) and takes nothing with it: a fresh worker goes on with the
-run from its last step. A run that ends two workers without getting further is given up, with what it was doing; when two
-runs in a row fail for the same cause, the queue rests and says so. All of it happens in one thread; nothing raises
+run from its last step. A run that ends two workers without getting further is given up, with what it was doing; when
+two runs in a row fail for the same cause, the queue rests and says so. All of it happens in one thread; nothing raises
 through.
 """
 
@@ -305,7 +305,10 @@ class Executor:
             item = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
             return
-        if item is None or item[0] is not self._worker:
+        if item is None:
+            self._seen_stamp = None  # whose job it is may have been said only after the job was seen
+            return
+        if item[0] is not self._worker:
             return
         worker, message = item
         if message is None:

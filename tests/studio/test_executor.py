@@ -49,6 +49,19 @@ def test_a_job_ends_in_a_film(studio):
     assert studio.machine()["cpu"] == "Stand-in"
 
 
+def test_a_job_that_is_seen_before_it_is_known_to_be_ours(studio, monkeypatch):
+    studio.wait(studio.add(QUICK, prompt="first"))
+    claim = studio._queued
+
+    def late(job):
+        time.sleep(3 * executor.TURN_S)
+        return claim(job)
+
+    monkeypatch.setattr(studio, "_queued", late)
+    second = studio.add(QUICK, prompt="second")
+    until(lambda: studio.job(second).state == jobs.DONE)
+
+
 def test_jobs_run_in_order_and_random_seeds_differ(studio):
     added = [studio.add(QUICK, prompt=f"take {n}", seed=-1) for n in range(3)]
     done = [studio.wait(job) for job in added]

@@ -53,6 +53,9 @@ def test_cancel_waiting_running_ended_unknown(store):
     store.start(store.job(running).run, 1, "x")
     assert store.ask_cancel(running) == jobs.RUNNING and store.job(running).cancel_asked
     assert store.ask_cancel(99) == "" and store.job(99) is None
+    for number in (10**30, -(10**30)):  # more than SQLite holds
+        assert store.ask_cancel(number) == "" and store.job(number) is None and store.run(number) is None
+    assert len(store.jobs(10**30)) == 2
 
 
 def test_cancel_ten_times_leaves_the_queue_as_it_was(store):

@@ -175,6 +175,8 @@ def test_choices_paths_and_numbers():
     assert fault(threads=0).startswith("threads: ")
     assert read(precision=" INT8 ").precision == "int8"
     assert read(output="film.mp4").output.startswith("/")
+    assert "not UTF-8" in fault(output="\udcff.mp4") and "not UTF-8" in fault(model="/m/\udcff")
+    assert fault(guidance=10**400).startswith("guidance: ")
 
 
 def test_unknown_field_is_named():
