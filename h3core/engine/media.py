@@ -242,8 +242,10 @@ class FilmWriter:
         self.encoder.kill()
         self.encoder.wait()
         self.reader.join(1)
+        if any("No space left on device" in line for line in self.lines):
+            return MediaError(f"The disk is full: {self.output.parent} has no room for the film.")
         said = " | ".join(self.lines) or f"no message, exit code {self.encoder.returncode}"
-        return MediaError(f"The video encoder stopped while writing to {self.output.parent}: {said}")
+        return MediaError(f"The video encoder stopped while writing to {self.output.parent}: {said.rstrip('.')}.")
 
     def __exit__(self, *_: object) -> None:
         if self.encoder.poll() is None:
@@ -294,7 +296,7 @@ def prove_target(output: Path, size: tuple[int, int], needed_bytes: int, wav: Pa
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise MediaError(
-            f"{folder} has {free / 1e6:.0f} MB free and the film may need {needed_bytes / 1e6:.0f} MB: "
+            f"{folder} has {free / 1e6:.1f} MB free and the film may need {needed_bytes / 1e6:.1f} MB: "
             "free some space or choose another folder."
         )
     trial = folder / f".h3-{zlib.crc32(output.name.encode('utf-8', 'surrogateescape')):08x}.test.mp4"
@@ -329,8 +331,9 @@ class Probe:
         return self.samples / self.rate if self.rate else 0.0
 
 
-_VIDEO = re.compile(r"Stream #0:\d+.*: Video: .*?(\d{2,5})x(\d{2,5})")
-_AUDIO = re.compile(r"Stream #0:\d+.*: Audio: .*?(\d+) Hz, (\w+)")
+# from a line's beginning: ffmpeg prints the comment too, and a prompt may say "Stream #0:0: Video: ... 999x999"
+_VIDEO = re.compile(r"^ *Stream #0:\d+.*: Video: .*?(\d{2,5})x(\d{2,5})", re.MULTILINE)
+_AUDIO = re.compile(r"^ *Stream #0:\d+.*: Audio: .*?(\d+) Hz, (\w+)", re.MULTILINE)
 _LAYOUTS = {"mono": 1, "stereo": 2}
 
 
