@@ -76,6 +76,7 @@ _SHOWN = (
     "CASE each.state WHEN 'queued' THEN each.take ELSE -each.take END LIMIT 1)"
 )
 _JOB_QUERY = f"{_RUN_QUERY} AND {_SHOWN}"
+_MOST = 2**63 - 1  # SQLite's largest number; a longer one that a person typed is no job either
 
 
 class NotPossible(ValueError):
@@ -296,13 +297,13 @@ class Store:
 
     def job(self, job: int) -> Job | None:
         with self._guard:
-            row = self._db.execute(f"{_JOB_QUERY} WHERE jobs.id = ?", (job,)).fetchone()
+            row = self._db.execute(f"{_JOB_QUERY} WHERE jobs.id = ?", (_within(job),)).fetchone()
         return _job(row) if row else None
 
     def run(self, run: int) -> Job | None:
         """The job of a run, with that run."""
         with self._guard:
-            row = self._db.execute(f"{_RUN_QUERY} WHERE runs.id = ?", (run,)).fetchone()
+            row = self._db.execute(f"{_RUN_QUERY} WHERE runs.id = ?", (_within(run),)).fetchone()
         return _job(row) if row else None
 
     def takes(self, job: int) -> list[Job]:
@@ -319,7 +320,8 @@ class Store:
     def jobs(self, limit: int = 50) -> list[Job]:
         """Newest first."""
         with self._guard:
-            return [_job(row) for row in self._db.execute(f"{_JOB_QUERY} ORDER BY jobs.id DESC LIMIT ?", (limit,))]
+            rows = self._db.execute(f"{_JOB_QUERY} ORDER BY jobs.id DESC LIMIT ?", (_within(limit),))
+            return [_job(row) for row in rows]
 
     def waiting(self) -> list[Job]:
         """Queued and running jobs in the order they run: what was under way goes on before anything new starts."""
@@ -392,7 +394,7 @@ class Store:
     def ask_cancel(self, job: int) -> str:
         """Cancels a waiting job at once, asks a running one to stop; the state afterwards, "" if there is no such."""
         with self._write("cancel"):
-            rows = self._db.execute("SELECT id, state FROM runs WHERE job = ?", (job,)).fetchall()
+            rows = self._db.execute("SELECT id, state FROM runs WHERE job = ?", (_within(job),)).fetchall()
             for run, state in rows:
                 if state in (QUEUED, INTERRUPTED):
                     self._note(run, {"type": "cancelled", "run": str(run)})
@@ -453,6 +455,11 @@ def next_of(waiting: Iterable[Job], own: set[int] | None) -> Job | None:
     now = time.time()
     ready = (job for job in waiting if job.state == QUEUED and (job.start_at or 0) <= now)
     return next((job for job in ready if own is None or job.id in own), None)
+
+
+def _within(number: int) -> int:
+    """The number, or one that no job has where SQLite cannot hold it."""
+    return max(-1, min(number, _MOST))
 
 
 def _dump(value: Any) -> str:

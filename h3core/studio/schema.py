@@ -369,7 +369,7 @@ def _read_number(f: Field, value: Any, notes: list[str]) -> float | None:
         return None
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not f.minimum <= number <= f.maximum:
         raise _Fault(f"{shown(value)!r} is not possible; use a number from {f.minimum:g} to {f.maximum:g}.")
@@ -389,6 +389,8 @@ def _read_path(f: Field, value: Any, notes: list[str]) -> str | None:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str) or "\0" in text:
         raise _Fault(f"{shown(value)!r} is not a path.")
+    if any("\ud800" <= c <= "\udfff" for c in text):  # the store and every message are UTF-8
+        raise _Fault(f"{shown(value)!r} has letters that are not UTF-8; rename it or choose another.")
     path = os.path.abspath(os.path.expanduser(text))  # absolute, since the worker may run elsewhere
     if f.name == "output" and not path.lower().endswith(".mp4"):
         raise _Fault(f"{shown(os.path.basename(path))!r} does not end in .mp4; films are MP4 files.")

@@ -45,6 +45,11 @@ def require_fit(model: ModelFiles) -> None:
     raises: ModelError naming the two that do not.
     """
     dit, text = model.transformer.config, model.text_encoder.config
+    if list(dit["patch_size"]) != [1, 2, 2] or 6 * dit["rope_freq_dim"] > dit["attention_head_dim"]:
+        raise ModelError(
+            f"the transformer's config has patches of {list(dit['patch_size'])} and 6 times {dit['rope_freq_dim']} "
+            f"rotary channels in a head of {dit['attention_head_dim']}; use the config that came with the weights."
+        )
     if dit["text_dim"] != text["hidden_size"]:
         raise ModelError(
             f"the text encoder gives {text['hidden_size']} values a token, the transformer takes {dit['text_dim']}; "

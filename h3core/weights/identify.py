@@ -96,7 +96,13 @@ def open_model(path: str | os.PathLike[str], partition: str = "fl2va", qkv_layou
 def locate(path: str | os.PathLike[str], partition: str = "fl2va") -> Located:
     """Find the parts. raises: ModelError when there is no model at all, or it cannot be told which file is meant."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
-    if not place.exists():
+    try:
+        there = place.exists()
+    except OSError as error:  # a name that no file system takes
+        raise ModelError(
+            f"{shown(place)[:60]!r} cannot be looked for ({error.strerror}); give another path."
+        ) from error
+    if not there:
         raise ModelError(f"{place} does not exist; give the folder that holds the model.")
     if place.is_file():
         refuse_pickle(place)

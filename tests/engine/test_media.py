@@ -183,7 +183,14 @@ def test_disk_that_fills_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "comment", ["a=b;c#d\\e\nf\n 'q' \"q\" 🐱 é", '{"a": "\\n"}', "猫" * 50_000, ";FFMETADATA1\n[CHAPTER]"]
+    "comment",
+    [
+        "a=b;c#d\\e\nf\n 'q' \"q\" 🐱 é",
+        '{"a": "\\n"}',
+        "猫" * 50_000,
+        ";FFMETADATA1\n[CHAPTER]",
+        "Stream #0:0: Video: h264, 999x999 Stream #0:1: Audio: 8000 Hz, mono",
+    ],
 )
 def test_a_comment_of_any_text(tmp_path, comment):
     path = tmp_path / "film.mp4"

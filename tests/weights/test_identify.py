@@ -282,6 +282,7 @@ def test_places_that_hold_no_model(tmp_path):
     (tmp_path / "empty").mkdir()
     for path, words in (
         (tmp_path / "nowhere", "does not exist"),
+        (tmp_path / ("x" * 300), "cannot be looked for"),
         (tmp_path / "empty", "holds no part of MiniMax-H3"),
         (tmp_path / "notes.txt", "is no weight file"),
         (tmp_path / "weights.ckpt", "is a pickle"),
@@ -311,6 +312,14 @@ def test_parts_that_do_not_fit_each_other(tmp_path):
     with pytest.raises(ModelError) as caught:
         open_model(folder)
     one_sentence(caught.value, "has 51 layers", "after layer 52")
+
+
+def test_a_transformer_config_that_is_nearly_empty(tmp_path):
+    folder = copy_tiny(tmp_path / "tiny")
+    (folder / "transformer" / "config.json").write_text('{"rope_freq_dim": 16}')
+    with pytest.raises(ModelError) as caught:
+        open_model(folder)
+    one_sentence(caught.value, "rotary channels")
 
 
 def test_a_manifest():
