@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MEMORY_EVERY_S = 2.0
 OUT_OF_MEMORY = "Memory ran out: choose a smaller size, fewer frames, or streamed weights."
+FREE_SHARE = 0.015  # of the machine's memory: with less left over, systems begin to kill
 
 
 class Messages:
@@ -157,8 +158,27 @@ class Worker:
         if self.engine is None:
             self.engine = pipeline.Engine(self.kernels)
         run = pipeline.Run(name, settings, Path(task["folder"]), Path(task["output"]))
+        engine = self.engine
+
+        def cancelled() -> bool:
+            if watch.pressed:
+                self._relieve(engine, watch)
+            return self.inbox.stopped(name)
+
         with only_worker(run.folder):
-            return self.engine.generate(run, model, watch.event, lambda: self.inbox.stopped(name))
+            return engine.generate(run, model, watch.event, cancelled)
+
+    def _relieve(self, engine: pipeline.Engine, watch: Watch) -> None:
+        """Memory is short: what is kept for later goes first; when that was not enough the run ends with a sentence.
+
+        raises: MemoryError.
+        """
+        watch.pressed = False
+        if not watch.relieved:
+            watch.relieved = True
+            engine.residency.drop()
+        elif pressure():
+            raise MemoryError("the memory watermark was passed")
 
     def _failed(self, name: str, error: BaseException, watch: Watch) -> None:
         kind, message = describe(error)
@@ -186,6 +206,8 @@ class Watch:
 
     def __init__(self, messages: Messages, run: str):
         self.messages, self.run, self.phase = messages, run, "load"
+        self.pressed = False  # memory is short; the run's thread answers
+        self.relieved = False  # what could be let go was let go
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._memory, name="memory", daemon=True)
         self.thread.start()
@@ -203,6 +225,7 @@ class Watch:
     def _memory(self) -> None:
         while not self.done.wait(MEMORY_EVERY_S):
             self.messages.send("memory", self.run, **memory())
+            self.pressed = pressure()
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -228,6 +251,20 @@ def describe(error: BaseException) -> tuple[str, str]:
     place = traceback.extract_tb(error.__traceback__)
     at = f" at {Path(place[-1].filename).name}:{place[-1].lineno}" if place else ""
     return "internal", f"The engine stopped on an error of its own: {type(error).__name__}: {text}{at}"
+
+
+def pressure() -> bool:
+    """Whether the memory watermark is passed.
+
+    H3_MEMORY_LIMIT: bytes that this process may hold; without it, the machine must keep FREE_SHARE of its memory free.
+    """
+    import psutil
+
+    limit = os.environ.get("H3_MEMORY_LIMIT", "")
+    if limit.isdigit():
+        return memory()["rss_bytes"] > int(limit)
+    machine = psutil.virtual_memory()
+    return machine.available < FREE_SHARE * machine.total
 
 
 def memory() -> dict[str, int]:

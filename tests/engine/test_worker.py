@@ -230,3 +230,28 @@ def test_memory_that_runs_out_is_said_and_survived():
     assert worker.describe(OSError(28, "No space left on device", "/x"))[0] == "disk"
     kind, sentence = worker.describe(KeyError("weight"))
     assert kind == "internal" and "KeyError" in sentence
+
+
+def test_above_the_watermark_caches_go_first_then_a_sentence(tmp_path, monkeypatch):
+    from h3core.engine import worker
+
+    dropped = []
+    engine = type("Engine", (), {"residency": type("Residency", (), {"drop": lambda self: dropped.append(1)})()})()
+    watch = type("Watch", (), {"pressed": True, "relieved": False})()
+    monkeypatch.setenv("H3_MEMORY_LIMIT", "1000")
+    worker.Worker._relieve(None, engine, watch)
+    assert dropped == [1] and watch.relieved and not watch.pressed
+    with pytest.raises(MemoryError):
+        worker.Worker._relieve(None, engine, watch)
+    monkeypatch.setenv("H3_MEMORY_LIMIT", str(1 << 50))
+    worker.Worker._relieve(None, engine, watch)  # what was let go was enough
+    monkeypatch.delenv("H3_MEMORY_LIMIT")
+    assert worker.pressure() is False
+
+
+def test_a_run_above_its_limit_is_told_so(tmp_path):
+    client = Client(tmp_path, H3_MEMORY_LIMIT="1000000")
+    client.run("one", frames=124, width=256, height=256, steps=200)
+    failed = client.until("failed", "finished")
+    assert failed["kind"] == "memory" and "smaller size" in failed["message"]
+    assert client.close() == 0
