@@ -28,6 +28,7 @@ from h3core.studio.studio import Studio
 from . import cards
 from .gallery import create_gallery_tab
 from .live import Live
+from .presets import create_presets_tab
 from .strings import Words
 from .text_to_video import Form, create_text_to_video_tab
 
@@ -74,6 +75,8 @@ def create_page(studio: Studio, words: Words) -> gr.Blocks:
             used = [tabs, *form.components]
             with gr.Tab(words("tab_gallery"), id="gallery", render_children=True):
                 create_gallery_tab(studio, words, live, use, used)
+            with gr.Tab(words("tab_presets"), id="presets", render_children=True):
+                create_presets_tab(studio, words, page, form, use, used)
         live.connect(page)
     return page
 
@@ -95,6 +98,11 @@ def create_app(studio: Studio, words: Words) -> FastAPI:
         except OSError:
             pass
         return Response(status_code=404)
+
+    @app.get("/presets.json")
+    def exported() -> Response:
+        """What was saved or changed, to take along."""
+        return Response(studio.presets.export(), media_type="application/json", headers=NO_CACHE)
 
     app.add_middleware(_Headers)
     head = f'<link rel="icon" href="{ICON}"><script>{(HERE / "page.js").read_text(encoding="utf-8")}</script>'

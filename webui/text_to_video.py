@@ -177,6 +177,7 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
             examples = form.build()
             generate = gr.Button(words("generate"), variant="primary", size="lg", elem_id="h3-generate")
             plan = live_html(elem_id="h3-plan")
+            told = live_html(elem_id="h3-told")
             file = gr.UploadButton(
                 words("recall"), file_types=[".mp4", ".json"], size="sm", variant="secondary", elem_id="h3-recall"
             )
@@ -192,10 +193,10 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
         try:
             studio.add(values)
         except RequestError as error:
-            return [line(list(error.faults.values()), "h3-fault"), *[gr.skip()] * len(live.outputs)]
+            return [line(list(error.faults.values()), "h3-fault"), gr.skip(), *[gr.skip()] * len(live.outputs)]
         sentences, kind = form.plan(values)
         drawn = live.draw(replace(view, pinned=None), given[live.drawn])
-        return [line([words("added"), *sentences], kind), *drawn]
+        return [line([words("added"), *sentences], kind), "", *drawn]
 
     def recall(path: str, given: dict) -> list:
         """The settings of a film that was dropped on the page. The copy that was sent is removed."""
@@ -206,8 +207,7 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        sentences, kind = form.plan(form.values(given) | recalled.values)
-        return [line([words("recalled"), *recalled.notes, *sentences], kind), *form.fill(recalled.values)]
+        return [line([words("recalled"), *recalled.notes]), *form.fill(recalled.values)]
 
     def example(event: gr.EventData) -> str:
         return str((event._data or {}).get("text", ""))
@@ -227,19 +227,19 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
     typed = set(fields.values())
     given = {*typed, live.view, live.drawn}
     asked = [generate.click, fields["prompt"].submit]
-    live.later(lambda: gr.on(asked, add, given, [plan, *live.outputs], concurrency_limit=None, **QUIET))
-    # `input`, not `change`: what was said about a file that filled the form stays until a person types
-    changes = [component.input for component in fields.values()]
+    live.later(lambda: gr.on(asked, add, given, [plan, told, *live.outputs], concurrency_limit=None, **QUIET))
+    changes = [component.change for component in fields.values()]
     gr.on(changes, show_plan, typed, plan, trigger_mode="always_last", **QUIET)
-    examples.click(example, None, fields["prompt"], **QUIET).then(show_plan, typed, plan, **QUIET)
+    examples.click(example, None, fields["prompt"], **QUIET)
 
     def recall_from(given: dict) -> list:
         return recall(given[file], given)
 
-    file.upload(recall_from, {*typed, file}, [plan, *form.components], **QUIET)
+    file.upload(recall_from, {*typed, file}, [told, *form.components], **QUIET)
     if "model" in fields:
         changed = [fields["size"], fields["frames"], fields["steps"], form.guided]
-        fields["model"].input(model_changed, fields["model"], changed, **QUIET).then(show_plan, typed, plan, **QUIET)
+        # `select`, not `change`: a file that fills the form brings its own size
+        fields["model"].select(model_changed, fields["model"], changed, **QUIET)
     page.load(show_plan, typed, plan, **QUIET)
 
 

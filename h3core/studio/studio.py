@@ -23,6 +23,7 @@ from h3core.engine.plan import Plan, Settings, SettingsError, make_plan
 from h3core.studio import executor, hardware, jobs, recipe, schema
 from h3core.studio.executor import Executor
 from h3core.studio.jobs import Job, NotPossible, Store
+from h3core.studio.presets import Saved
 from h3core.studio.recipe import Recalled
 from h3core.studio.schema import ModelFacts, Request, RequestError
 from h3core.version import VERSION
@@ -60,6 +61,7 @@ class Studio:
     ):
         self.home = jobs.home_folder(home)
         self.films = self.home / "films"
+        self.presets = Saved(self.home)
         self._folders = [Path(os.path.abspath(os.path.expanduser(path))) for path in models]
         self._own: set[int] | None = None if whole_queue else set()
         self._opened: dict[str, tuple[float, ModelFiles]] = {}
@@ -405,11 +407,6 @@ class Studio:
             if ended:
                 return
             self._store.wait(POLL_S)
-
-    def history(self, job: Job) -> list[dict[str, Any]]:
-        """Every message of one take until now, from the first, "at" in seconds since 1970."""
-        messages = self._store.messages(job.id)
-        return [each | {"at": at} for _, at, each in messages if str(each.get("run")) == str(job.run)]
 
     def history(self, job: Job) -> list[dict[str, Any]]:
         """Every message of one take until now, from the first, "at" in seconds since 1970."""

@@ -212,7 +212,7 @@ def test_example_fills_the_prompt(page):
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_no_width_scrolls_sideways(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    for name in ("Create", "Gallery"):
+    for name in ("Create", "Gallery", "Presets"):
         tab(page, name)
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -271,13 +271,13 @@ text => {
 
 def test_a_recipe_dropped_on_the_page_fills_the_form(page):
     page.evaluate(DROP, json.dumps(RECIPE))
-    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('paths in files are not followed')")
+    page.wait_for_function("document.querySelector('#h3-told').innerText.includes('paths in files are not followed')")
     value = "names => names.map(name => document.querySelector(`#h3-${name} :is(textarea, input)`).value)"
     assert page.evaluate(value, ["prompt", "size", "frames", "steps", "seed"]) == [
         *('dropped\n"twice" 🐱', "96x64", "56", "9", "18446744073709551615"),
     ]
     page.evaluate(DROP, "no recipe")
-    page.wait_for_function("document.querySelector('#h3-plan').innerText.includes('There is no recipe in this file')")
+    page.wait_for_function("document.querySelector('#h3-told').innerText.includes('There is no recipe in this file')")
 
 
 def test_gallery_compare_again_delete(page):
@@ -314,3 +314,26 @@ def test_gallery_compare_again_delete(page):
     page.click(".h3-danger")
     page.wait_for_function(f"{count} === {films}")
     assert page.query_selector("#h3-open .h3-stage") is None
+
+
+def test_preset_edited_saved_used_deleted(page):
+    tab(page, "Presets")
+    page.click(".h3-card:has-text('Draft') >> nth=0")
+    page.wait_for_function("document.querySelector('#h3-preset-name :is(textarea, input)').value === 'Draft'")
+    before = page.wait_for_selector("#h3-preset-plan p").inner_text()
+    page.fill("#h3-preset-frames :is(textarea, input)", "90")
+    page.wait_for_function(f"document.querySelector('#h3-preset-plan').innerText !== {before!r}")
+    page.fill("#h3-preset-size :is(textarea, input)", "500x500")
+    page.wait_for_function("document.querySelector('#h3-preset-plan').innerText.includes('480x480 and 512x512')")
+    page.fill("#h3-preset-size :is(textarea, input)", "96x64")
+    page.fill("#h3-preset-name :is(textarea, input)", "Long <b>one</b>")
+    page.click("#h3-preset-new")
+    own = ".h3-card:has-text('Long <b>one</b>')"
+    assert "96x64 · 90 frames" in page.wait_for_selector(own).inner_text()
+    page.click("#h3-preset-use")
+    page.wait_for_function("document.querySelector('#h3-size input').value === '96x64'")
+    assert page.input_value("#h3-frames input[type=number]") == "90"
+    tab(page, "Presets")
+    page.click(own)
+    page.click("#h3-preset-remove")
+    page.wait_for_selector(own, state="detached")
