@@ -28,6 +28,7 @@ from h3core.studio.studio import Studio
 from . import cards
 from .gallery import create_gallery_tab
 from .live import Live
+from .models import create_models_tab
 from .presets import create_presets_tab
 from .strings import Words
 from .text_to_video import Form, create_text_to_video_tab
@@ -77,6 +78,8 @@ def create_page(studio: Studio, words: Words) -> gr.Blocks:
                 create_gallery_tab(studio, words, live, use, used)
             with gr.Tab(words("tab_presets"), id="presets", render_children=True):
                 create_presets_tab(studio, words, page, form, use, used)
+            with gr.Tab(words("tab_models"), id="models", render_children=True):
+                create_models_tab(studio, words, page)
         live.connect(page)
     return page
 

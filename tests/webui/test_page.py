@@ -212,7 +212,7 @@ def test_example_fills_the_prompt(page):
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_no_width_scrolls_sideways(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    for name in ("Create", "Gallery", "Presets"):
+    for name in ("Create", "Gallery", "Presets", "Models"):
         tab(page, name)
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -337,3 +337,9 @@ def test_preset_edited_saved_used_deleted(page):
     page.click(own)
     page.click("#h3-preset-remove")
     page.wait_for_selector(own, state="detached")
+
+
+def test_models_are_listed_and_checked(page):
+    tab(page, "Models")
+    page.click(f".h3-model:has-text({TINY.name!r}) button")
+    assert "tensors" in page.wait_for_selector(".h3-report").inner_text()
