@@ -344,7 +344,7 @@ class Executor:
             return
         if self._cancel_deadline:
             self._end(jobs.CANCELLED, {"type": "cancelled", "run": str(job.run)})
-        elif not worker.greeted:
+        elif not worker.greeted and worker.process.returncode != -signal.SIGKILL:  # it could not start by itself
             words = worker.last_words or f"The engine could not start: {worker.last_line() or worker.why_ended()}"
             self._fail({"type": "failed", "run": str(job.run), "message": words, "kind": "start"}, words)
         else:

@@ -276,3 +276,13 @@ def test_a_killed_server_leaves_a_run_that_goes_on(tmp_path):
         assert done.state == jobs.DONE
         assert [message["type"] for message in studio.events(1)].count("interrupted") == 1
     store.close()
+
+
+def test_a_worker_killed_before_it_said_hello(tmp_path):
+    mark, script = tmp_path / "killed", STAND_IN[1]
+    code = (
+        f"import os, runpy; first = not os.path.exists({str(mark)!r}); open({str(mark)!r}, 'a').close(); "
+        f"os.kill(os.getpid(), 9) if first else runpy.run_path({script!r}, run_name='__main__')"
+    )
+    with Studio(tmp_path, worker=(STAND_IN[0], "-c", code)) as studio:
+        assert studio.wait(studio.add(QUICK, prompt="x")).state == jobs.DONE
