@@ -29,7 +29,9 @@ class Films:
     """The films of the store, read again only when one was made or deleted."""
 
     def __init__(self, studio: Studio):
-        self._studio, self._key, self._found = studio, None, []
+        self._studio = studio
+        self._key: tuple | None = None
+        self._found: list[Job] = []
         self._timelines: dict[int, Timeline] = {}
 
     def all(self, seen: Seen) -> list[Job]:

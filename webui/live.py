@@ -113,7 +113,7 @@ class Live:
             return [gr.skip()] * len(self.outputs)
         seen = Seen(studio)
         pieces = [draw(view, seen) for draw in self._draws]
-        before = drawn.pieces or [None] * len(pieces)
+        before: list[Any] = drawn.pieces or [None] * len(pieces)
         changed = [gr.skip() if new == old else new for new, old in zip(pieces, before, strict=True)]
         return [view, Drawn(stamp, pieces), *changed]
 
