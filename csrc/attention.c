@@ -17,6 +17,11 @@ static int fits(const h3_attention *layer, int64_t row0, int64_t count) {
            layer->heads % layer->kv_heads == 0 && row0 >= 0 && count >= 0 && row0 + count <= layer->rows;
 }
 
+/* Memory asked for early: a head's piece of a row is too short for the hardware to see a pattern. */
+static void fetch(const float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / (int64_t)sizeof *x) __builtin_prefetch(x + i);
+}
+
 /* ---- putting keys and values: one item is one panel of 32 rows, so no two threads share a pair ---- */
 
 typedef struct {
@@ -58,9 +63,10 @@ static void put_k_item(void *context, int64_t item, void *scratch) {
             int64_t end = cleared_until(layer, last), lanes = end - row < LANES ? end - row : LANES;
             for (int64_t lane = 0; lane < lanes; lane++) {
                 int64_t i = row + lane - job->row0;
-                if (row + lane < last)
+                if (row + lane < last) {
+                    fetch(job->x + i * width + (h + 1) * D, D); /* the next head's */
                     job->table->attention_prepare(rows + lane * DIM, job->x + i * width + h * D, D, job->how, i);
-                else
+                } else
                     memset(rows + lane * DIM, 0, (size_t)D * sizeof *rows);
             }
             job->table->attention_pack_k(to, rows, row % PANEL, lanes, D, layer->kind);
@@ -100,6 +106,7 @@ static void put_v_item(void *context, int64_t item, void *scratch) {
     for (int64_t h = 0; h < layer->kv_heads; h++)
         for (int64_t row = first; row < end; row++) {
             const float *values = row < last ? job->x + (row - job->row0) * width + h * D : zeros;
+            if (row < last) fetch(values + D, D); /* the next head's */
             if (layer->kind == H3_BF16 && row % 2 == 0 && row + 1 < end) {
                 put_v_row(job, h, row, values, row + 1 < last ? values + width : zeros);
                 row++;

@@ -59,6 +59,8 @@ H3_INLINE void h3_normed(float *values, const h3_pack_job *job, h3_moments momen
                          int64_t k) {
     const float *x = job->x + row * k + first;
     int64_t entry = job->index ? job->index[row] : 0;
+    for (int64_t i = 0; i < count; i += 64 / (int64_t)sizeof *x) /* the row's next group: too short a piece to be guessed */
+        __builtin_prefetch(x + count + i);
     if (job->norm == H3_NORM_NONE)
         memcpy(values, x, (size_t)count * 4);
     else

