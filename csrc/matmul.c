@@ -161,6 +161,14 @@ static void expand_both(const linear_context *job, void *panel, const void *cons
                (size_t)(H3_COLUMNS - job->columns) * 4);
 }
 
+/* Lines of y that a tile will end in: fetched while it is computed, since otherwise every store waits for memory. */
+static void fetch_y(const h3_epilogue *out, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    enum { LINE = 64 / sizeof(float) };
+    for (int64_t r = row; r < row + rows; r++)
+        for (int64_t c = 0; c < columns; c += LINE)
+            __builtin_prefetch(out->y + r * out->n + column + c, 1);
+}
+
 static void linear_item(void *context, int64_t item, void *scratch) {
     const linear_context *job = context;
     const h3_rows *x = job->x;
@@ -179,6 +187,7 @@ static void linear_item(void *context, int64_t item, void *scratch) {
         job->table->expand[job->w->format][x->kind](weights, rows, x->k, job->table->decode[job->w->format]);
     for (int64_t block = first; block < end; block++) {
         int64_t left = x->m - block * H3_ROWS, used = left < H3_ROWS ? left : H3_ROWS;
+        fetch_y(job->out, block * H3_ROWS, used, panel * job->columns, columns);
         multiply(tile, (const char *)x->data + block * job->block_bytes, weights, x->k, used);
         if (scaled)
             scale_tile(tile, used, scales);
