@@ -38,30 +38,45 @@ def main(arguments: list[str]) -> None:
 
 def prepare(extras: list[str]) -> None:
     """Make .venv, install what pyproject.toml asks for, build the extensions; each only when its inputs changed."""
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file is what an older Python meets first
         sys.exit(f"Python {sys.version.split()[0]} is too old: start launch.py with Python 3.10 or newer.")
     if not PYTHON.exists():
         shutil.rmtree(VENV, ignore_errors=True)
     if not any(VENV.glob("[Ll]ib/**/site-packages/pip-*/RECORD")):  # none, or half of one
         print("Making .venv ...", flush=True)
         run([sys.executable, "-m", "venv", str(VENV)], "could not make .venv; on Debian and Ubuntu install python3-venv")
-    wanted = digest([HOME / "pyproject.toml"], *sorted(extras))
-    stamp = VENV / "installed"
-    if not stamp.exists() or wanted not in stamp.read_text(encoding="utf-8").split():
+    wanted = digest([HOME / "pyproject.toml"])
+    stamp = VENV / "installed"  # the digest, then the extras that are there too
+    installed = stamp.read_text(encoding="utf-8").split() if stamp.exists() else []
+    if installed[:1] != [wanted]:
         require_compiler()
-        print("Installing what the studio needs (a few minutes, once) ...", flush=True)
-        pip("install", "--upgrade", "setuptools>=77", "wheel", "cython>=3.1", "numpy>=1.26")
-        target = f".[{','.join(extras)}]" if extras else "."
-        pip("install", "--no-build-isolation", "--editable", target)
-        earlier = stamp.read_text(encoding="utf-8").split() if stamp.exists() else []
-        keep = [line for line in earlier if line.startswith(wanted[:16])]  # other extras, same pyproject.toml
+        print("Installing the page and its libraries (once, a minute or two) ...", flush=True)
+        pip("install", "--upgrade", "setuptools>=77", "wheel", "cython>=3.1", "numpy>=1.26", "gradio>=6.0,<7")
+        print("Compiling the kernels (once, a minute or two) ...", flush=True)
+        pip("install", "--no-build-isolation", "--editable", ".")
         write(VENV / "built", build_digest())  # before the stamp that is asked first
-        write(stamp, "\n".join([*keep, wanted]))
+        write(stamp, wanted)
+        installed = [wanted]
     elif (VENV / "built").read_text(encoding="utf-8") != build_digest():
         require_compiler()
-        print("Building the kernels ...", flush=True)
-        run([str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"], "the kernels did not build; the compiler's message is above")
+        print("Compiling the kernels ...", flush=True)
+        build = [str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"]
+        run(build, "the kernels did not build; the compiler's message is above")
         write(VENV / "built", build_digest())
+    for extra in extras:
+        if extra not in installed:
+            print(f"Installing what `{extra}` needs (once) ...", flush=True)
+            pip("install", *requirements(extra))
+            installed.append(extra)
+            write(stamp, "\n".join(installed))
+
+
+def requirements(extra: str) -> list[str]:
+    """What pyproject.toml lists for an extra, as installed with the package: no second build for a test runner."""
+    code = "import importlib.metadata as m; print(*m.requires('h3-studio'), sep='\\n')"
+    listed = subprocess.run([str(PYTHON), "-c", code], capture_output=True, text=True, check=True, cwd=HOME).stdout
+    pairs = (line.partition(";") for line in listed.splitlines())
+    return [name.strip() for name, _, marker in pairs if f'"{extra}"' in marker or f"'{extra}'" in marker]
 
 
 def build_digest() -> str:

@@ -3,12 +3,15 @@
 Only baseline instructions are asked for here: what needs more marks its functions with __attribute__((target)).
 """
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 CSRC = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").rglob("*.c"))
@@ -34,7 +37,23 @@ def extension(path: Path) -> Extension:
     )
 
 
+class BuildOnAllCores(build_ext):
+    """The library is one extension of many C files: compile them side by side."""
+
+    def build_extensions(self) -> None:
+        compile_one_by_one = self.compiler.compile
+
+        def compile_side_by_side(sources: list[str], *args, **options) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                found = pool.map(lambda source: compile_one_by_one([source], *args, **options), sources)
+            return [each for objects in found for each in objects]
+
+        self.compiler.compile = compile_side_by_side
+        super().build_extensions()
+
+
 setup(
+    cmdclass={"build_ext": BuildOnAllCores},
     ext_modules=cythonize(
         [extension(path) for path in sorted((HERE / "h3core/kernels").glob("*.pyx"))],
         compiler_directives={"language_level": 3, "embedsignature": True},

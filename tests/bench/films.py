@@ -42,7 +42,7 @@ def main() -> None:
         for what, share in films.shares(made).items():
             print(f"  {what:14} {share:6.1%}")
         if options.sheet:
-            media.write_png(options.sheet, sheet(made))
+            media.write_png(options.sheet, sheet(made), "contact sheet")
 
 
 if __name__ == "__main__":
