@@ -20,7 +20,7 @@ from h3core.model.vae_config import AudioVaeConfig, VideoVaeConfig
 
 # Large enough that unpacking a weight is lost in the product, small enough that a feed-forward's width times this fits;
 # a multiple of the kernels' blocks of 12 rows.
-CHUNK_ROWS = 1008
+CHUNK_ROWS = 1512
 
 
 @dataclass(frozen=True)

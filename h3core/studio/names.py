@@ -24,18 +24,24 @@ def slug(prompt: str) -> str:
 
 def film_path(folder: Path, prompt: str, seed: int) -> Path:
     """A path in the folder that is not taken yet."""
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{seed}_{slug(prompt)}"
-    number = 1
-    path = folder / f"{stem}.mp4"
-    while path.exists():
-        number += 1
-        path = folder / f"{stem}_{number}.mp4"
-    return path
+    return _not_taken(folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{seed}_{slug(prompt)}.mp4")
 
 
 def take_path(output: Path, take: int, takes: int) -> Path:
-    """Where a take goes when the person named one film: film.mp4, or film_1.mp4, film_2.mp4, ... of several."""
-    return output if takes == 1 else output.with_name(f"{output.stem}_{take}{output.suffix}")
+    """Where a take goes when the person named one film: film.mp4, or film_1.mp4, film_2.mp4, ... of several.
+
+    A film that is there already stays: the new one is film_2.mp4.
+    """
+    return _not_taken(output if takes == 1 else output.with_name(f"{output.stem}_{take}{output.suffix}"))
+
+
+def _not_taken(path: Path) -> Path:
+    """The path, or the first of path_2, path_3, ... that does not exist."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.stem}_{number}{path.suffix}")
+    return found
 
 
 def leftovers(output: Path) -> list[Path]:

@@ -154,7 +154,7 @@ FIELDS: dict[str, Field] = {
         Field(
             "model", "path", "A model folder, a weight file, or a folder of loose parts; empty uses the built-in model."
         ),
-        Field("output", "path", "Where the film goes, an .mp4 file; empty puts it into the films folder."),
+        Field("output", "path", "Where the film goes, an .mp4 file; one that is there is kept and the new one numbered. Empty: the films folder."),
     )
 }
 

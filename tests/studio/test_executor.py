@@ -214,3 +214,12 @@ def test_names_of_films(tmp_path, prompt):
     path.write_bytes(b"")
     again = names.film_path(tmp_path, prompt, 2**64 - 1)
     assert again != path and not again.exists()
+
+
+def test_a_film_that_is_there_is_kept(tmp_path):
+    first = names.take_path(tmp_path / "film.mp4", 1, 1)
+    first.write_bytes(b"the first film")
+    assert names.take_path(first, 1, 1) == tmp_path / "film_2.mp4"
+    assert names.take_path(first, 2, 3) == tmp_path / "film_2.mp4"  # takes are numbered anyway
+    (tmp_path / "film_2.mp4").touch()
+    assert names.take_path(first, 1, 1) == tmp_path / "film_3.mp4" and first.read_bytes() == b"the first film"
