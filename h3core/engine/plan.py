@@ -183,8 +183,13 @@ def home() -> Path:
 
 @functools.lru_cache(maxsize=4)
 def tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a model, read once a process."""
-    return Tokenizer(folder)
+    """The tokenizer of a model, read once a process. raises: SettingsError when its files are damaged."""
+    try:
+        return Tokenizer(folder)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SettingsError(
+            f"The tokenizer in {folder} cannot be read ({error}); put the model's own tokenizer folder there."
+        ) from error
 
 
 def unconditional(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 run.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -190,3 +191,14 @@ def test_a_plan_needs_no_extension():
         "if m.startswith('h3core.kernels.') or m in ('torch', 'gradio')]; assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], cwd=TINY.parents[2], check=True)
+
+
+@pytest.mark.parametrize("damaged", ["nope", "{}", "[]", ""])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_a_sentence(tmp_path, name, damaged):
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(TINY / "tokenizer", folder)
+    (folder / name).write_text(damaged)
+    if (name, damaged) != ("tokenizer_config.json", "{}"):
+        with pytest.raises(plan.SettingsError, match="tokenizer"):
+            plan.tokenizer(folder)
