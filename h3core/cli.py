@@ -24,6 +24,7 @@ from h3core.studio.schema import FIELDS, RequestError
 from h3core.version import VERSION
 
 OK, FAILED, BAD_INPUT, CANCELLED = 0, 1, 2, 130
+STOP_S = 30.0  # far more than a block, a tile or a chunk takes
 SHORT_FLAGS = {"output": "-o"}
 METAVARS = {"size": "WxH", "seed": "N", "count": "N", "number": "X", "path": "PATH", "text": "TEXT"}
 
@@ -46,7 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a console that cannot show a prompt must not end the run
     signal.signal(signal.SIGTERM, _interrupt)
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and hasattr(options, "prompt") and not any(word.startswith("-") for word in rest):
+        parser.exit(BAD_INPUT, f'The prompt is one argument: put it in quotes, "{options.prompt} {" ".join(rest)}".\n')
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return options.command(options)
     except RequestError as error:
@@ -160,7 +166,10 @@ def _generate(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             teller.note("Stopping ...")
             studio.cancel(job)
-        return teller.end(studio.wait(job))  # a second Ctrl-C leaves from here, and closing ends the worker
+            studio.wait(job, STOP_S)  # a second Ctrl-C leaves from here, and closing ends the worker
+            if studio.job(job).state not in jobs.ENDED:  # a full disk can keep the store from being told
+                return CANCELLED
+        return teller.end(studio.wait(job))
 
 
 class _Events:
@@ -200,7 +209,7 @@ class _Progress:
     def tell(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "step":
-            left = f", about {_duration(message['left_s'])} left" if message.get("left_s") is not None else ""
+            left = f", {_about(message['left_s'])} left" if message.get("left_s") is not None else ""
             self._step = f"Step {message.get('step')} of {message.get('steps')}{left}"
             self._line(self._step)
         elif kind == "phase":
@@ -246,10 +255,16 @@ def _exit_code(job: jobs.Job) -> int:
 
 def _duration(seconds: float) -> str:
     seconds = round(seconds)
+    if seconds < 1:
+        return "under 1 s"
     if seconds < 60:
         return f"{seconds} s"
     minutes, seconds = divmod(seconds, 60)
     return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _about(seconds: float) -> str:
+    return f"about {_duration(seconds)}" if round(seconds) >= 1 else _duration(seconds)
 
 
 def _plan(options: argparse.Namespace) -> int:

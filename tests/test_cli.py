@@ -126,6 +126,21 @@ def test_generate_says_where_the_film_is(home, capsys):
     assert "frames: 20 was raised to 22" in said.err and "Step 3 of 3" in said.err and "seed 7" in said.err
 
 
+def test_a_prompt_without_quotes_is_explained(home, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["generate", "a", "red", "ball", *QUICK])
+    assert left.value.code == 2
+    assert 'put it in quotes, "a red ball"' in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["generate", "a", "--red"])
+    assert "unrecognized arguments: --red" in capsys.readouterr().err
+
+
+def test_no_time_is_0_s():
+    assert [cli._duration(seconds) for seconds in (0, 0.4, 1, 61)] == ["under 1 s", "under 1 s", "1 s", "1 min 01 s"]
+    assert [cli._about(seconds) for seconds in (0.2, 3)] == ["under 1 s", "about 3 s"]
+
+
 def test_events_are_json_with_times(home, capsys):
     assert cli.main(["generate", "红狐狸 🐱", *QUICK, "--events", "--seed", "18446744073709551615"]) == cli.OK
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
