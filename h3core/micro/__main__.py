@@ -4,7 +4,7 @@ Without a stage all of them run in order, each for its planned minutes; with sta
 from its checkpoint in `--work`. Planned minutes are for one CPU core with AVX-512 BF16; text, video-vae and audio-vae may run side by side,
 and dit needs only tokenizer, text, cache and sounds.
 
-  tokenizer 1 · text 10 · cache 4 · sounds 1 · video-vae 55 · audio-vae 32 · dit 90 · export 1 · score (measures, makes nothing)
+  tokenizer 1 · text 10 · cache 4 · sounds 1 · video-vae 75 · audio-vae 32 · dit 90 · export 1 · score (measures, makes nothing)
 
 `--from-model DIR` fills an empty work folder from an exported tree first, so that training goes on from shipped weights.
 `--curriculum full` also draws moving cameras; `first` keeps the camera still.
@@ -21,7 +21,7 @@ PLAN = {
     "text": 10.0,
     "cache": 9.0,
     "sounds": 1.0,
-    "video-vae": 55.0,
+    "video-vae": 75.0,
     "audio-vae": 32.0,
     "dit": 90.0,
     "export": 1.0,
