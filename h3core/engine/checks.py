@@ -39,10 +39,11 @@ def require_finite(part: str, step: str, *arrays: np.ndarray) -> None:
 def neighbour_correlation(latent: np.ndarray) -> tuple[float, int]:
     """(mean correlation of neighbours along time, height and width, number of pairs).
 
-    latent: (C, T, h, w) float32. Each channel of each frame is taken relative to its own mean.
+    latent: (C, T, h, w) float32. Each channel is taken relative to its mean over the film: a frame's own mean would make
+    the few values of a very small frame look opposed to each other.
     """
     centred = latent.astype(np.float64)
-    centred -= centred.mean(axis=(2, 3), keepdims=True)
+    centred -= centred.mean(axis=(1, 2, 3), keepdims=True)
     variance = float(np.square(centred).mean())
     if variance == 0:
         return 1.0, 0

@@ -36,9 +36,9 @@ def take_path(output: Path, take: int, takes: int) -> Path:
 
 
 def _not_taken(path: Path) -> Path:
-    """The path, or the first of path_2, path_3, ... that does not exist."""
+    """The path, or the first of path_2, path_3, ... where neither film, poster nor recipe would replace a file."""
     found, number = path, 1
-    while found.exists():
+    while any(found.with_suffix(suffix).exists() for suffix in (found.suffix, ".png", ".json")):
         number += 1
         found = path.with_name(f"{path.stem}_{number}{path.suffix}")
     return found

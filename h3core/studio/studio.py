@@ -9,6 +9,7 @@ Holds no weights: the worker process does.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -413,9 +414,10 @@ class Studio:
         messages = self._store.messages(job.id)
         return [each | {"at": at} for _, at, each in messages if str(each.get("run")) == str(job.run)]
 
-    def wait(self, job: int) -> Job:
-        """Returns when the job has ended, however it ended."""
-        while self.job(job).state not in jobs.ENDED:
+    def wait(self, job: int, timeout_s: float = math.inf) -> Job:
+        """Returns when the job has ended, however it ended, or as it is when the time is over."""
+        until = time.monotonic() + timeout_s
+        while self.job(job).state not in jobs.ENDED and time.monotonic() < until:
             self._store.wait(POLL_S)
         return self.job(job)
 

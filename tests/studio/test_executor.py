@@ -221,5 +221,5 @@ def test_a_film_that_is_there_is_kept(tmp_path):
     first.write_bytes(b"the first film")
     assert names.take_path(first, 1, 1) == tmp_path / "film_2.mp4"
     assert names.take_path(first, 2, 3) == tmp_path / "film_2.mp4"  # takes are numbered anyway
-    (tmp_path / "film_2.mp4").touch()
+    (tmp_path / "film_2.json").touch()  # somebody's own
     assert names.take_path(first, 1, 1) == tmp_path / "film_3.mp4" and first.read_bytes() == b"the first film"
