@@ -185,6 +185,23 @@ def test_same_film_whatever_threads_residency_and_caches(tmp_path, model, precis
     assert len(set(films.values())) == 1
 
 
+@pytest.mark.parametrize("isa", ["avx2", "c"])
+def test_whole_runs_agree_over_instruction_sets(tmp_path, model, kernels, isa):
+    try:
+        other = Kernels(isa, threads=2)
+    except ValueError as error:
+        pytest.skip(str(error))
+    rows = []
+    for name, each in (("best", kernels), (isa, other)):
+        folder = tmp_path / name
+        made = Generation(Engine(each, Cache(folder / "cache")), run(folder, settings()), model, silent, lambda: False)
+        with made:
+            made.prepare()
+            state = made.denoise(made.passes(made.embeddings()), made.modulation(), made.first_state())
+        rows.append(np.concatenate([state.video_rows.ravel(), state.audio_rows.ravel()]))
+    assert np.linalg.norm(rows[1] - rows[0]) <= 1e-3 * np.linalg.norm(rows[0])
+
+
 def test_precisions_are_near_each_other(tmp_path, model, kernels):
     latents = {}
     for precision in ("exact", "bf16", "int8"):
