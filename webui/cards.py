@@ -27,8 +27,7 @@ def stage(job: Job | None, words: Words, folder: str) -> str:
     if job.state in _ALIVE:
         key, body = f"live{job.id}", _under_way(job, words)
     else:
-        body = {jobs.DONE: film, jobs.CANCELLED: _cancelled}.get(job.state, _problem)(job, words)
-        key = f"ended{job.id}"
+        key, body = f"ended{job.id}", (film if job.state == jobs.DONE else _problem)(job, words)
     return f'<section class="h3-stage" data-key="{key}" data-job="{job.id}" data-state="{job.state}">{body}</section>'
 
 
@@ -96,15 +95,8 @@ def _under_way(job: Job, words: Words) -> str:
 def _problem(job: Job, words: Words) -> str:
     title = escape(words("interrupted" if job.state == jobs.INTERRUPTED else "failed"))
     problem = f'<div class="h3-problem" role="alert"><h2>{title}</h2><p>{escape(job.error)}</p></div>'
-    return problem + _row(_caption(job, words), _retry(job, words))
-
-
-def _cancelled(job: Job, words: Words) -> str:
-    return f'<h2 role="status">{escape(words("cancelled"))}</h2>' + _row(_caption(job, words), _retry(job, words))
-
-
-def _retry(job: Job, words: Words) -> str:
-    return _button(job, "retry", "h3-button", escape(words("retry")), escape(words("retry")))
+    retry = _button(job, "retry", "h3-button", escape(words("retry")), escape(words("retry")))
+    return problem + _row(_caption(job, words), retry)
 
 
 def _cancel(job: Job, words: Words) -> str:

@@ -68,12 +68,6 @@ class Seen:
     def ended(self) -> list[Job]:
         return [job for job in self.recent if job.state in (jobs.DONE, jobs.FAILED, jobs.INTERRUPTED)]
 
-    @cached_property
-    def last(self) -> Job | None:
-        """The last that ended, a cancelled one too."""
-        ended = (job for job in self.recent if job.state in jobs.ENDED)
-        return max(ended, key=lambda job: job.ended or 0, default=None)
-
 
 Draw = Callable[[View, Seen], str]
 Act = Callable[[View, dict[str, Any]], View]

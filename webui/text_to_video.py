@@ -149,10 +149,6 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
     def draw_films(view: View, seen: Seen) -> str:
         return cards.films(seen.ended[:FILMS_SHOWN], _staged(view, seen), words)
 
-    def draw_ended(view: View, seen: Seen) -> str:
-        """Differs when a job has ended; nobody sees it."""
-        return f"{seen.last.run} {seen.last.ended}" if seen.last else ""
-
     def act(view: View, data: dict[str, Any]) -> View:
         """A button inside the drawn HTML."""
         doing, job = data.get("act"), data.get("job")
@@ -186,7 +182,6 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
                 words("recall"), file_types=[".mp4", ".json"], size="sm", variant="secondary", elem_id="h3-recall"
             )
         with gr.Column(scale=7, min_width=320, elem_id="h3-results"):
-            ended = live.html(draw_ended, elem_id="h3-ended", visible="hidden")
             for name, draw in (("stage", draw_stage), ("queue", draw_queue), ("films", draw_films)):
                 live.html(draw, act, elem_id=f"h3-{name}")
 
@@ -245,8 +240,6 @@ def create_text_to_video_tab(studio: Studio, words: Words, page: gr.Blocks, live
         changed = [fields["size"], fields["frames"], fields["steps"], form.guided]
         # `select`, not `change`: a file that fills the form brings its own size
         fields["model"].select(model_changed, fields["model"], changed, **QUIET)
-    # a run that ended has been timed, and what was said when it was added is over
-    ended.change(show_plan, typed, plan, **QUIET)
     page.load(show_plan, typed, plan, **QUIET)
 
 
@@ -257,7 +250,7 @@ def _staged(view: View, seen: Seen) -> Job | None:
             job = seen.studio.job(view.pinned)
             if job.state != jobs.CANCELLED:
                 return job
-    return next(iter(seen.waiting), None) or seen.last
+    return next(iter(seen.waiting), None) or max(seen.ended, key=lambda job: job.ended or 0, default=None)
 
 
 def _examples(prompts: list[str], words: Words) -> str:
