@@ -146,8 +146,6 @@ def test_reload_in_mid_run_shows_the_true_state(page, browser, url):
     stage(page, "running")
     page.reload()
     assert "slow and reloaded" in stage(page, "running").inner_text()
-    value = "names => names.map(name => document.querySelector(`#h3-${name} :is(textarea, input)`).value).join()"
-    page.wait_for_function(f"({value})(['prompt', 'size', 'frames', 'steps']) === 'slow and reloaded,64x64,22,100'")
     other = browser.new_page()
     other.goto(url)
     other.wait_for_selector(".h3-stage[data-state=running]")
