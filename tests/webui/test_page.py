@@ -106,6 +106,7 @@ def stop_all(page):
     while button := page.query_selector("#h3-results button[data-act=cancel]"):
         button.click()
         page.wait_for_timeout(300)
+    page.wait_for_selector(".h3-stage[data-state=running]", state="detached")
 
 
 def test_type_generate_watch(page):
@@ -293,6 +294,7 @@ def test_gallery_compare_again_delete(page):
     assert page.query_selector(".h3-timeline .h3-denoise")
 
     page.click("[data-act=compare]")
+    page.wait_for_selector("#h3-grid .h3-note")  # it asks for the second film
     page.click("#h3-grid .h3-tile:has-text('second of two')")
     page.wait_for_selector(".h3-pair")
     pair = "[...document.querySelectorAll('video[data-sync]')]"
