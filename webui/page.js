@@ -53,7 +53,8 @@ window.h3 = {
   // Two films in step: what a person does to one happens to the other, and while they play the first leads.
   follow(event) {
     const film = event.target;
-    if (!film.dataset || film.dataset.sync === undefined || film.following) return;
+    if (!film.dataset || film.dataset.sync === undefined) return;
+    if (film.following && (event.type === "seeking" || event.type === "timeupdate")) return;
     for (const other of document.querySelectorAll("video[data-sync]")) {
       if (other === film) continue;
       const late = Math.abs(other.currentTime - film.currentTime);
